@@ -1,0 +1,1 @@
+"""stoker: the storage runtime that keeps GPUs fed."""

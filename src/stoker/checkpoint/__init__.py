@@ -1,0 +1,1 @@
+"""Training state, saved and restored: atomic, verified, resumable."""

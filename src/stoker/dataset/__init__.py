@@ -1,0 +1,1 @@
+"""Data sets: manifests, tar shards, packing, the order of samples."""

@@ -1,0 +1,1 @@
+"""The main job of stoker, written as a user would write it."""

@@ -1,0 +1,191 @@
+"""Every exception stoker raises: what failed, where, and a hint.
+
+::
+
+    StokerError                           exit 1
+      ConfigError          ValueError     exit 2   a value or a combination that cannot work
+        LayoutError                                ranks, nodes and batch do not fit together
+      StoreError                          exit 6
+        NotFound           FileNotFoundError
+        AlreadyExists      FileExistsError
+        AccessDenied       PermissionError exit 7
+        Unavailable        ConnectionError         retryable
+        TimedOut           TimeoutError            retryable
+      IntegrityError                      exit 4   bytes are not what they were
+        DigestMismatch, Truncated
+        FormatError        ValueError              not the format it claims to be
+        NewerFormat                                a format version this release does not know
+      CapacityError        OSError        exit 5   disk full, quota, budget
+      DatasetError                        exit 9
+        EmptyDataset, SampleError, SourceChanged
+      CheckpointError                     exit 10
+        CheckpointMissing, SaveFailed, Fenced, RunBusy
+      UnsupportedError                    exit 8   the platform or an extra is missing
+      ClosedError                         exit 1   used after close()
+      InternalError                       exit 70  a bug in stoker
+
+Each pickles (errors cross processes) and prints as at most three lines.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import ClassVar
+
+
+class StokerError(Exception):
+    """Base of all errors: `what` failed with its numbers, `where` it was, and a `hint` that helps.
+
+    Lower case, no trailing period, values in quotes. `exit_code` is what the command line returns;
+    `retryable` says whether the same call may succeed later.
+    """
+
+    exit_code: ClassVar[int] = 1
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, what: str, where: str = "", hint: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.hint = hint
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        if self.where:
+            lines.append(f"  where: {self.where}")
+        if self.hint:
+            lines.append(f"  hint:  {self.hint}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[type[StokerError], tuple[str, str, str]]:
+        return type(self), (self.what, self.where, self.hint)
+
+
+class ConfigError(StokerError, ValueError):
+    """A value, or a combination of values, that cannot work."""
+
+    exit_code = 2
+
+
+class LayoutError(ConfigError):
+    """Ranks, nodes and batch do not fit together, or the environment contradicts itself."""
+
+
+class StoreError(StokerError):
+    """A store could not do what it was asked."""
+
+    exit_code = 6
+
+
+class NotFound(StoreError, FileNotFoundError):
+    """Nothing is stored under the key."""
+
+
+class AlreadyExists(StoreError, FileExistsError):
+    """Something is stored there already, and nothing is overwritten."""
+
+
+class AccessDenied(StoreError, PermissionError):
+    """The store refuses: rights, read-only mounts, credentials."""
+
+    exit_code = 7
+
+
+class Unavailable(StoreError, ConnectionError):
+    """The store did not answer as it should; the same call may succeed later."""
+
+    retryable = True
+
+
+class TimedOut(StoreError, TimeoutError):
+    """A wait reached its deadline; the text says what it waited for."""
+
+    retryable = True
+
+
+class IntegrityError(StokerError):
+    """Bytes are not what they were when they were stored."""
+
+    exit_code = 4
+
+
+class DigestMismatch(IntegrityError):
+    """A checksum does not match."""
+
+
+class Truncated(IntegrityError):
+    """Fewer bytes than recorded."""
+
+
+class FormatError(IntegrityError, ValueError):
+    """Not the format it claims to be."""
+
+
+class NewerFormat(FormatError):
+    """A format version that this release does not know; a newer stoker reads it."""
+
+
+class CapacityError(StokerError, OSError):
+    """Disk full, quota reached, or a budget too small: both numbers are in the text."""
+
+    exit_code = 5
+
+    def __init__(self, what: str, where: str = "", hint: str = "") -> None:
+        super().__init__(what, where, hint)
+        self.errno = errno.ENOSPC
+
+
+class DatasetError(StokerError):
+    """A data set cannot be made or read as asked."""
+
+    exit_code = 9
+
+
+class EmptyDataset(DatasetError, ValueError):
+    """No sample, or fewer than one global batch."""
+
+
+class SampleError(DatasetError):
+    """One sample cannot be decoded, mapped or batched; the text names its key."""
+
+
+class SourceChanged(DatasetError):
+    """The source of a pack is not what it was when the pack began."""
+
+
+class CheckpointError(StokerError):
+    """A checkpoint cannot be saved or restored."""
+
+    exit_code = 10
+
+
+class CheckpointMissing(CheckpointError, LookupError):
+    """Steps were committed in this run, but none can be restored."""
+
+
+class SaveFailed(CheckpointError):
+    """A save was given up; the text names the rank or the file."""
+
+
+class Fenced(CheckpointError):
+    """A newer generation of the run exists: this one must not write any more."""
+
+
+class RunBusy(CheckpointError):
+    """Another process on this host holds the run's lock."""
+
+
+class UnsupportedError(StokerError):
+    """The platform cannot do it, or an extra is not installed."""
+
+    exit_code = 8
+
+
+class ClosedError(StokerError):
+    """Used after close()."""
+
+
+class InternalError(StokerError):
+    """A bug in stoker: please report it."""
+
+    exit_code = 70

@@ -1,0 +1,1 @@
+"""What training iterates: fetch, decode, map, hand over."""

@@ -1,0 +1,1 @@
+"""Memory, files and checksums: how bytes move on one machine."""

@@ -1,0 +1,1 @@
+"""What training waited for: attribution and reports."""

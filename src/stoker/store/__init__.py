@@ -1,0 +1,1 @@
+"""Bytes under keys: one interface, several places."""

@@ -1,0 +1,1 @@
+"""Shipped test tools: the store suite and the crash suite."""

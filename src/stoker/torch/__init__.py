@@ -1,0 +1,1 @@
+"""The only library room that imports torch."""
