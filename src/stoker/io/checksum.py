@@ -10,25 +10,23 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 import crc32c as _crc32c
-import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
+from stoker.io.buffers import ReadBuffer, view
 from stoker.units import MIB
 
 CHUNK_BYTES: Final = 4 * MIB
-Bytes = bytes | bytearray | memoryview | NDArray[np.uint8]
 
 
-def crc32c(data: Bytes, value: int = 0) -> int:
+def crc32c(data: ReadBuffer, value: int = 0) -> int:
     """CRC-32C (Castagnoli) of `data`, continuing from `value`; 0..2^32-1."""
-    return int(_crc32c.crc32c(memoryview(data), value))
+    return int(_crc32c.crc32c(view(data), value))
 
 
-def xxh3_128(data: Bytes) -> str:
+def xxh3_128(data: ReadBuffer) -> str:
     """xxh3_128 of `data` with seed 0: 32 hex digits, big-endian as xxhash prints it."""
     digest = xxhash.xxh3_128()
-    digest.update(memoryview(data))
+    digest.update(view(data))
     return digest.hexdigest()
 
 

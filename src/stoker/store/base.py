@@ -14,15 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self, TypeAlias, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
-
+from stoker.io.buffers import ReadBuffer, WriteBuffer
 from stoker.values import ByteRange, Key, ObjectInfo
 
-ReadBuffer: TypeAlias = bytes | bytearray | memoryview | NDArray[np.uint8]
-WriteBuffer: TypeAlias = bytearray | memoryview | NDArray[np.uint8]
+__all__ = ["ObjectWriter", "PromotingStore", "ReadBuffer", "Store", "StoreLimits", "WriteBuffer"]
 
 
 @dataclass(frozen=True, slots=True)

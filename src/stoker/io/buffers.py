@@ -1,0 +1,17 @@
+"""What may be read from and written into: anything with a flat buffer of bytes."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+ReadBuffer: TypeAlias = bytes | bytearray | memoryview | NDArray[np.uint8]
+WriteBuffer: TypeAlias = bytearray | memoryview | NDArray[np.uint8]
+
+
+def view(data: ReadBuffer) -> memoryview:
+    """A flat view of the bytes of `data`, without a copy. Raises TypeError if they are not contiguous."""
+    flat = data.data if isinstance(data, np.ndarray) else memoryview(data)
+    return flat if flat.format == "B" and flat.ndim == 1 else flat.cast("B")
