@@ -1,0 +1,77 @@
+"""`Dataset`: what training wants of a data set, as a frozen value. Nothing is opened or read here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+from stoker.errors import ConfigError
+from stoker.store.base import Store
+
+Decoder: TypeAlias = Literal["raw", "text", "json", "npy"]
+DECODERS: Final[tuple[Decoder, ...]] = get_args(Decoder)
+Mapper: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A data set and how its samples are wanted: `Dataset(url).fields("jpg", "json").decode({"json": "json"}).map(f)`.
+
+    Each method returns a new description; the one it is called on stays as it is.
+
+    Attributes:
+        source: path or URL of the data set, or an open store (which stays the caller's to close).
+        field_names: the fields wanted, in this order; None means all that the manifest names.
+        decoders: field -> how its bytes become a value; a field that is not named stays `raw`.
+        mappers: functions sample -> sample, applied one after the other to each decoded sample.
+    """
+
+    source: str | Path | Store
+    field_names: tuple[str, ...] | None = None
+    decoder_items: tuple[tuple[str, Decoder], ...] = ()
+    mappers: tuple[Mapper, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.field_names is not None:
+            extra = sorted({field for field, _ in self.decoder_items} - set(self.field_names))
+            if extra:
+                raise ConfigError(
+                    f"decode() names fields that fields() leaves out: {', '.join(map(repr, extra))}",
+                    hint=f"the fields are {', '.join(map(repr, self.field_names))}",
+                )
+
+    @property
+    def decoders(self) -> dict[str, Decoder]:
+        """Field -> decoder, as given to `decode`."""
+        return dict(self.decoder_items)
+
+    def fields(self, *names: str) -> Dataset:
+        """Only these fields, in this order. Raises ConfigError for none, for one twice, or if `decode` names others."""
+        if not names or "" in names:
+            raise ConfigError(f"fields() takes one name or more, got {names!r}", hint='write .fields("jpg", "json")')
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ConfigError(f"a field is named twice: {', '.join(map(repr, twice))}")
+        return replace(self, field_names=names)
+
+    def decode(self, decoders: Mapping[str, str]) -> Dataset:
+        """How the bytes of fields become values: raw, text, json or npy; adds to what an earlier call said.
+
+        Raises ConfigError for an unknown decoder, or a field that `fields` left out.
+        """
+        merged = self.decoders
+        for field, decoder in decoders.items():
+            if decoder not in DECODERS:
+                raise ConfigError(
+                    f"unknown decoder {decoder!r} for field {field!r}", hint=f"there are {', '.join(DECODERS)}"
+                )
+            merged[field] = decoder
+        return replace(self, decoder_items=tuple(merged.items()))
+
+    def map(self, function: Mapper) -> Dataset:
+        """`function(sample: dict) -> dict` for each decoded sample, after those already given."""
+        if not callable(function):
+            raise ConfigError(f"map() takes a function of one sample, got {function!r}")
+        return replace(self, mappers=(*self.mappers, function))
