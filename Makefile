@@ -1,0 +1,51 @@
+# Every target sets up what it needs in .venv: a fresh clone wants nothing but Python 3.11 or newer.
+#
+#   make demo     pack, train, kill, resume, prove it, report (DEMO_ARGS="--json" for one JSON object)
+#   make test     all tests (PYTEST_ARGS="tests/unit/dataset -x" for a part of them)
+#   make lint     style, types, layers
+#   make setup    only the set-up; PYTHON=/path/to/python3 chooses the interpreter
+
+.DEFAULT_GOAL := setup
+.PHONY: setup demo test lint
+.DELETE_ON_ERROR:
+
+# 3.11 first: it is the version that the tests run on. A version manager's shim may be on PATH and yet not start, and
+# some distributions split ensurepip off, so each candidate is tried, not only found.
+USABLE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell IFS=:; for name in python3.11 python3.12 python3.13 python3; do for dir in $$PATH; do \
+  if "$$dir/$$name" -c '$(USABLE)' </dev/null >/dev/null 2>&1; then echo "$$dir/$$name"; exit 0; fi; done; done)
+
+DEMO_ARGS ?=
+PYTEST_ARGS ?=
+PIP := .venv/bin/python -m pip --disable-pip-version-check --no-input -qq install -c constraints.txt
+
+# Without a home pip would write its cache to the root of the file system.
+ifeq ($(strip $(HOME)),)
+export PIP_NO_CACHE_DIR := 1
+endif
+
+setup: .venv/.ready
+
+demo: .venv/.ready
+	.venv/bin/stoker demo $(DEMO_ARGS)
+
+test: .venv/.ready
+	.venv/bin/python -m pytest $(PYTEST_ARGS)
+
+lint: .venv/.ready
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+# torch comes first and pinned (constraints.txt): chosen together with the rest, pip could settle on a build with
+# gigabytes of GPU libraries. The stamp is written last, so that a set-up that was stopped is done again.
+.venv/.ready: pyproject.toml constraints.txt
+	@python='$(PYTHON)'; if ! "$${python:-none}" -c '$(USABLE)' </dev/null 2>/dev/null; then \
+	  echo "stoker needs Python 3.11 or newer with the venv module; $${python:-what is on PATH} is not that." >&2; \
+	  echo "Give another: make PYTHON=/path/to/python3.11" >&2; exit 1; fi; \
+	echo "setting up .venv with $$python (once; torch is the large part)" >&2; \
+	.venv/bin/python -c '$(USABLE)' </dev/null 2>/dev/null || "$$python" -m venv --clear .venv </dev/null
+	@$(PIP) torch </dev/null
+	@$(PIP) -e '.[torch,dev]' </dev/null
+	@touch $@

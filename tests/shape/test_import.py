@@ -1,0 +1,64 @@
+"""`import stoker` is cheap: tools, workers and `stoker --help` pay for it each time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"torch", "pyarrow", "obstore", "typer", "rich", "cloudpickle", "asyncio", "multiprocessing"}
+MAX_OWN_MODULES = 20
+PUBLIC = {"Dataset", "Layout", "Run", "StokerError", "__version__", "errors", "open", "writer"}
+
+
+def modules_after(statement):
+    """Names of the modules that a fresh interpreter holds after `statement`, but not before."""
+    script = (
+        "import sys; before = set(sys.modules)\n"
+        f"{statement}\n"
+        "import json; print(json.dumps(sorted(set(sys.modules) - before)))"
+    )
+    # Without the environment's own start-up hooks (coverage, site customisation) the count is ours alone.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "COVERAGE"))}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout))
+
+
+def test_importing_stoker_loads_nothing_heavy():
+    loaded = {name.split(".")[0] for name in modules_after("import stoker")}
+    assert "stoker" in loaded
+    assert loaded & HEAVY == set()
+
+
+def test_importing_stoker_loads_few_of_its_own_modules():
+    own = sorted(n for n in modules_after("import stoker") if n.split(".")[0] == "stoker")
+    assert len(own) <= MAX_OWN_MODULES, own
+
+
+def test_a_heavy_import_would_be_seen():
+    assert "asyncio" in modules_after("import stoker, asyncio")
+
+
+def test_the_public_names_are_these_and_each_is_there():
+    import stoker
+
+    assert set(stoker.__all__) == PUBLIC
+    assert [name for name in stoker.__all__ if not hasattr(stoker, name)] == []
+
+
+@pytest.mark.parametrize("name", ["mix", "load", "Config", "TorchDataset"])
+def test_what_this_version_does_not_have_has_no_door(name):
+    import stoker
+
+    with pytest.raises(AttributeError):
+        getattr(stoker, name)
+
+
+def test_only_its_own_room_and_user_code_load_torch(sources):
+    rooms = [s.name for s in sources if s.room not in ("torch", "demo", "testing", "__main__")]
+    assert "stoker.values" in rooms
+    loaded = {name.split(".")[0] for name in modules_after("\n".join(f"import {name}" for name in rooms))}
+    assert "torch" not in loaded
