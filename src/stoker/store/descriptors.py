@@ -1,0 +1,91 @@
+"""Open files for reading, kept for the next read of the same object."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class _Descriptor:
+    """An open file and how many threads read from it; closed by the last one once it has left the table."""
+
+    __slots__ = ("fd", "identity", "kept", "users")
+
+    def __init__(self, fd: int, identity: tuple[int, int]) -> None:
+        self.fd = fd
+        self.identity = identity
+        self.users = 1
+        self.kept = True
+
+
+class Descriptors:
+    """At most `limit` files kept open, the least recently used given up first. Thread-safe.
+
+    Before each use the path is looked up (one stat, about 2 us on a local file system): a file that was replaced,
+    removed or renamed since is opened anew or reported missing, never read from its old descriptor.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._table: OrderedDict[Path, _Descriptor] = OrderedDict()
+
+    @contextmanager
+    def open(self, path: Path) -> Iterator[int]:
+        """A descriptor of the regular file now at `path`, for pread only. Raises OSError; ENOENT for a directory."""
+        descriptor = self._acquire(path)
+        try:
+            yield descriptor.fd
+        finally:
+            with self._lock:
+                descriptor.users -= 1
+                self._close_if_done(descriptor)
+
+    def close(self) -> None:
+        """Give up every file; those being read from are closed when the read ends."""
+        with self._lock:
+            for descriptor in self._table.values():
+                descriptor.kept = False
+                self._close_if_done(descriptor)
+            self._table.clear()
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def _acquire(self, path: Path) -> _Descriptor:
+        state = path.lstat()
+        with self._lock:
+            known = self._table.get(path)
+            if known is not None:
+                if known.identity == (state.st_dev, state.st_ino):
+                    known.users += 1
+                    self._table.move_to_end(path)
+                    return known
+                self._drop(path)
+        if not (stat.S_ISREG(state.st_mode) or stat.S_ISLNK(state.st_mode)):
+            raise FileNotFoundError(errno.ENOENT, "a directory, not a file", str(path))
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        state = os.fstat(fd)
+        fresh = _Descriptor(fd, (state.st_dev, state.st_ino))
+        with self._lock:
+            if path in self._table:  # another thread opened it meanwhile
+                self._drop(path)
+            self._table[path] = fresh
+            if len(self._table) > self._limit:
+                self._drop(next(iter(self._table)))
+        return fresh
+
+    def _drop(self, path: Path) -> None:
+        descriptor = self._table.pop(path)
+        descriptor.kept = False
+        self._close_if_done(descriptor)
+
+    def _close_if_done(self, descriptor: _Descriptor) -> None:
+        if descriptor.users == 0 and not descriptor.kept:
+            os.close(descriptor.fd)

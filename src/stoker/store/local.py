@@ -1,0 +1,274 @@
+"""`LocalStore`: objects as files under a directory, on a local or a mounted file system."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from stoker.errors import AlreadyExists, ClosedError, ConfigError, NotFound, StokerError, Truncated
+from stoker.io import atomic
+from stoker.io.atomic import TEMP_PREFIX, AtomicFile
+from stoker.io.buffers import ReadBuffer, WriteBuffer, view
+from stoker.io.os_errors import translate, translating
+from stoker.store.base import StoreLimits
+from stoker.store.descriptors import Descriptors
+from stoker.units import MIB, format_bytes
+from stoker.values import ByteRange, Key, ObjectInfo
+
+IF_ABSENT_MAX_BYTES: Final = 64 * MIB
+OPEN_FILES: Final = 64
+
+_LIMITS: Final = StoreLimits(if_absent_max_bytes=IF_ABSENT_MAX_BYTES, promotes=True, latency_s=100e-6)
+
+
+class LocalStore:
+    """Objects as plain files below `root`: key `a/b` is the file `<root>/a/b`.
+
+    Reads go straight into the caller's buffer through descriptors that are kept open. Names that begin with `.tmp-`
+    are unfinished writes and never objects; `sweep` removes those of dead writers. Links are not followed, below the
+    root. With `create` the root is made now, otherwise by the first write.
+    """
+
+    def __init__(self, root: Path | str, *, create: bool = False) -> None:
+        self.root = Path(os.path.realpath(Path(root)))
+        self._descriptors = Descriptors(OPEN_FILES)
+        self._closed = False
+        with translating("cannot use the directory", self.root):
+            if create:
+                atomic.make_dirs(self.root)
+            elif self.root.exists() and not self.root.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self.root))
+
+    @property
+    def url(self) -> str:
+        """The root directory."""
+        return str(self.root)
+
+    @property
+    def limits(self) -> StoreLimits:
+        """A small read costs about 0.1 ms; directories can be promoted."""
+        return _LIMITS
+
+    def stat(self, key: Key) -> ObjectInfo:
+        """Size and version (size and modification time in ns). Raises NotFound, AccessDenied."""
+        path = self._locate(key)
+        with _reading(key, path):
+            state = path.lstat()
+            if stat.S_ISLNK(state.st_mode):
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+            if not stat.S_ISREG(state.st_mode):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        return _info(Key(key), state)
+
+    def read_into(self, key: Key, start: int, buffer: WriteBuffer) -> None:
+        """Fill `buffer` with the object's bytes from `start` on, by preadv into it. Raises NotFound, Truncated."""
+        path = self._locate(key)
+        rest = view(buffer)
+        with _reading(key, path), self._descriptors.open(path) as fd:
+            if not rest and start > (size := os.fstat(fd).st_size):
+                raise _truncated(key, path, start, size)
+            while rest:
+                count = os.preadv(fd, [rest], start)
+                if count == 0:
+                    raise _truncated(key, path, start + len(rest), os.fstat(fd).st_size)
+                start += count
+                rest = rest[count:]
+
+    def read(self, key: Key, range: ByteRange | None = None) -> bytes:  # noqa: A002  the field's word
+        """The object, or a range of it. Raises NotFound, Truncated."""
+        path = self._locate(key)
+        with _reading(key, path), self._descriptors.open(path) as fd:
+            size = os.fstat(fd).st_size
+            start, stop = (0, size) if range is None else (range.start, range.stop)
+            if stop > size:
+                raise _truncated(key, path, stop, size)
+            parts = []
+            while start < stop:
+                parts.append(os.pread(fd, stop - start, start))
+                if not parts[-1]:
+                    raise _truncated(key, path, stop, start)
+                start += len(parts[-1])
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def write(self, key: Key, data: ReadBuffer, *, if_absent: bool = False) -> ObjectInfo:
+        """Store `data` under `key`, atomically and durably; costs two fsyncs. Raises AlreadyExists if `if_absent`."""
+        path = self._locate(key)
+        size = view(data).nbytes
+        if if_absent and size > IF_ABSENT_MAX_BYTES:
+            raise ConfigError(
+                f"{format_bytes(size)} are too many for a write that must be the first: "
+                f"at most {format_bytes(IF_ABSENT_MAX_BYTES)}",
+                where=f"{key!r} in {self.url}",
+                hint="write large objects with writer(), and a small one last that stands for them",
+            )
+        with translating(f"cannot write {str(key)!r}", path, needed_bytes=size):
+            return _info(Key(key), atomic.write_file(path, data, if_absent=if_absent))
+
+    def writer(self, key: Key) -> LocalWriter:
+        """Write a large object piece by piece, through the page cache."""
+        return LocalWriter(Key(key), self._locate(key))
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Objects whose key begins with `prefix`; only the directories that can hold some are walked."""
+        self._check_open()
+        return self._list(prefix)
+
+    def delete(self, key: Key) -> None:
+        """Remove an object, durably; no error if it is not there."""
+        path = self._locate(key)
+        with translating(f"cannot delete {str(key)!r}", path):
+            try:
+                atomic.remove_file(path)
+            except (IsADirectoryError, NotADirectoryError):  # a prefix, or below an object: no object there
+                return
+
+    def path(self, key: Key) -> Path | None:
+        """The file that holds the object, or would."""
+        return self._locate(key)
+
+    def promote(self, source: str, target: str) -> None:
+        """Rename directory `source` to `target`, atomically and durably. Raises NotFound, AlreadyExists."""
+        old, new = self._locate(Key(source)), self._locate(Key(target))
+        with translating(f"cannot rename {source!r} to {target!r}", old):
+            try:
+                atomic.rename_dir(old, new)
+            except NotADirectoryError as error:
+                raise NotFound(f"cannot rename {source!r}: not a directory", str(old)) from error
+            except FileExistsError as error:
+                raise AlreadyExists(f"cannot rename {source!r}: {target!r} is there already", str(new)) from error
+
+    def delete_tree(self, prefix: str) -> None:
+        """Remove directory `prefix` and all under it: it vanishes as a whole, then its files are removed one by one."""
+        path = self._locate(Key(prefix))
+        with translating(f"cannot delete {prefix!r}", path):
+            try:
+                atomic.remove_tree(path)
+            except NotADirectoryError:
+                return
+
+    def list_dirs(self, prefix: str = "") -> Iterator[str]:
+        """Names of the directories directly under directory `prefix`; nothing if it is not there."""
+        base = self._locate(Key(prefix)) if prefix else self._checked_root()
+        with translating(f"cannot list {prefix!r}", base):
+            entries = _entries(base)
+        return (entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+
+    def sweep(self, prefix: str = "") -> int:
+        """Remove what killed writers left under directory `prefix` (empty: everywhere); returns how much it was."""
+        base = self._locate(Key(prefix)) if prefix else self._checked_root()
+        with translating(f"cannot sweep {prefix!r}", base):
+            return atomic.sweep(base)
+
+    def close(self) -> None:
+        """Close the kept descriptors. Idempotent."""
+        self._closed = True
+        self._descriptors.close()
+
+    def _list(self, prefix: str) -> Iterator[ObjectInfo]:
+        directory, slash, _ = prefix.rpartition("/")
+        try:
+            base = self.root / Key(directory) if slash else self.root
+        except ConfigError:  # no key can begin like this
+            return
+        with translating(f"cannot list {prefix!r}", base):
+            yield from _walk(base, f"{directory}/" if slash else "", prefix)
+
+    def _locate(self, key: str) -> Path:
+        self._check_open()
+        key = Key(key)
+        if any(part.startswith(TEMP_PREFIX) for part in key.split("/")):
+            raise ConfigError(f"not a key for an object: {str(key)!r}: {TEMP_PREFIX}* are unfinished files", self.url)
+        return self.root / key
+
+    def _checked_root(self) -> Path:
+        self._check_open()
+        return self.root
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the store is closed", self.url)
+
+
+class LocalWriter:
+    """An object being written to a temporary file beside its place."""
+
+    def __init__(self, key: Key, path: Path) -> None:
+        self._key = key
+        self._path = path
+        with self._translating():
+            self._file = AtomicFile(path)
+
+    def write(self, data: ReadBuffer) -> None:
+        """Append bytes. Raises CapacityError, AccessDenied, ClosedError after commit or discard."""
+        with translating(f"cannot write {str(self._key)!r}", self._path, needed_bytes=view(data).nbytes):
+            self._file.write(data)
+
+    def commit(self) -> ObjectInfo:
+        """Make the object durable, then visible."""
+        with self._translating():
+            return _info(self._key, self._file.commit())
+
+    def discard(self) -> None:
+        """Remove what was written; no effect after `commit`."""
+        with self._translating():
+            self._file.discard()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.discard()
+
+    def _translating(self) -> AbstractContextManager[None]:
+        return translating(f"cannot write {str(self._key)!r}", self._path)
+
+
+@contextmanager
+def _reading(key: str, path: Path) -> Iterator[None]:
+    """Raise what an OSError inside the block means for a reader of `key`: an object that is not there is NotFound."""
+    try:
+        yield
+    except StokerError:
+        raise
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            raise NotFound(f"no object {str(key)!r}", str(path)) from error
+        raise translate(error, f"cannot read {str(key)!r}", path) from error
+
+
+def _truncated(key: str, path: Path, wanted: int, size: int) -> Truncated:
+    return Truncated(f"object {str(key)!r} ends at byte {size:,}, wanted up to {wanted:,}", str(path))
+
+
+def _info(key: Key, state: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(key, state.st_size, f"{state.st_size}-{state.st_mtime_ns}")
+
+
+def _walk(directory: Path, base: str, prefix: str) -> Iterator[ObjectInfo]:
+    """Objects under `directory`, whose keys begin with `base`, that begin with `prefix`."""
+    for entry in _entries(directory):
+        name = base + entry.name
+        if entry.is_dir(follow_symlinks=False):
+            if name.startswith(prefix) or prefix.startswith(f"{name}/"):
+                yield from _walk(directory / entry.name, f"{name}/", prefix)
+        elif name.startswith(prefix) and entry.is_file(follow_symlinks=False):
+            try:
+                yield _info(Key(name), entry.stat(follow_symlinks=False))
+            except (ConfigError, FileNotFoundError):  # a name that no key can have, or gone since
+                continue
+
+
+def _entries(directory: Path) -> tuple[os.DirEntry[str], ...]:
+    try:
+        with os.scandir(directory) as found:
+            return tuple(entry for entry in found if not entry.name.startswith(TEMP_PREFIX))
+    except (FileNotFoundError, NotADirectoryError):
+        return ()

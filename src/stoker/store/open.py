@@ -1,0 +1,56 @@
+"""A URL or a path becomes a store."""
+
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from stoker.errors import ConfigError
+from stoker.store.base import Store
+from stoker.store.local import LocalStore
+from stoker.store.memory import MemoryContents, MemoryStore
+
+KNOWN: Final = "a path, file:///PATH or memory://NAME"
+
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_memories: dict[str, MemoryContents] = {}
+_memories_lock = threading.Lock()
+
+
+def open_store(url: str | Path) -> Store:
+    """The store at `url`: a path, `file:///PATH`, or `memory://NAME` (the same objects for one name in a process).
+
+    A directory need not exist: reads then raise NotFound, and the first write makes it. Raises ConfigError for any
+    other scheme, naming the known ones.
+    """
+    if isinstance(url, Path):
+        return LocalStore(url)
+    if not url:
+        raise ConfigError("an empty text is not the URL of a store", hint=f"give {KNOWN}")
+    match = _SCHEME.match(url)
+    if match is None:
+        return LocalStore(Path(url).expanduser())
+    scheme = match[1].lower()
+    if scheme == "file":
+        return LocalStore(_file_path(url))
+    if scheme == "memory":
+        return _open_memory(url)
+    raise ConfigError(f"unknown scheme {scheme!r} in the URL of a store", where=url, hint=f"give {KNOWN}")
+
+
+def _file_path(url: str) -> Path:
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost") or not parts.path or parts.query or parts.fragment:
+        raise ConfigError("not the URL of a local directory", where=url, hint="write it as file:///absolute/path")
+    return Path(unquote(parts.path))
+
+
+def _open_memory(url: str) -> MemoryStore:
+    name = url.partition("://")[2]
+    if not name:
+        raise ConfigError("a memory store needs a name", where=url, hint="write it as memory://NAME")
+    with _memories_lock:
+        return MemoryStore(name, _memories.setdefault(name, MemoryContents()))
