@@ -22,7 +22,7 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any, Final
 
-from stoker.errors import FormatError, NewerFormat
+from stoker.errors import ConfigError, FormatError, NewerFormat
 from stoker.values import canonical_json
 
 MAGIC: Final = b"STOKLEDG"
@@ -213,10 +213,10 @@ def ledger_name(rank: int, generation: int) -> str:
 
 
 def pack_header(identity: LedgerIdentity, start: LedgerStart) -> bytes:
-    """The first bytes of a ledger. Raises FormatError if the identity is too long."""
+    """The first bytes of a ledger. Raises ConfigError if the identity is too long."""
     text = canonical_json({**asdict(identity), **asdict(start)})
     if len(text) > IDENTITY_MAX_BYTES:
-        raise FormatError(f"a ledger's identity takes {len(text)} bytes, {IDENTITY_MAX_BYTES} fit")
+        raise ConfigError(f"a ledger's identity takes {len(text)} bytes, {IDENTITY_MAX_BYTES} fit: {identity.run!r}")
     return _HEADER.pack(MAGIC, FORMAT, len(text), LEDGER_BYTES, zlib.crc32(text), 0) + text
 
 

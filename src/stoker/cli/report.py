@@ -1,0 +1,42 @@
+"""`stoker report RUN`: what a run waited for."""
+
+from __future__ import annotations
+
+import os
+from json import dumps
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    run: Annotated[str, typer.Argument(help="Name of the run; it may still be running.")],
+    nvme: Annotated[Path | None, typer.Option(help="The node's directory, as in stoker.open(nvme=...).")] = None,
+    shared: Annotated[Path | None, typer.Option(help="The shared directory, as in stoker.open(shared=...).")] = None,
+    gpu_hour_price: Annotated[float | None, typer.Option(help="What one GPU costs an hour, in your currency.")] = None,
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Say how long training waited, for what, and what that cost.
+
+    Reads the ledgers of the run on this node and in its home. All waits are host time, not device idle.
+    """
+    from stoker.errors import NotFound
+    from stoker.meter.find import find_snapshots
+    from stoker.meter.report import build_report
+    from stoker.tier.node import NodeDirectory, check_run_name, default_nvme
+
+    check_run_name(run)
+    node = NodeDirectory(nvme if nvme is not None else default_nvme(os.environ, os.geteuid()))
+    homes = [node.checkpoints(run), *([shared / run] if shared is not None else [])]
+    places = [node.run(run), *(home / "ledger" for home in homes)]
+    snapshots = find_snapshots(*places)
+    if not snapshots:
+        raise NotFound(
+            f"no ledger of run {run!r}",
+            where=", ".join(map(str, places)),
+            hint="check the name, and give --nvme and --shared as the run was opened with",
+        )
+    result = build_report(snapshots, gpu_hour_price=gpu_hour_price)
+    typer.echo(dumps(result.to_json()) if json else str(result))
