@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from stoker.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from stoker.meter.report import RankPart, Report, StepPart
+    from stoker.meter.report import RankPart, Report
 
 _LABEL_COLUMNS: Final = 15
 _SHOWN_LONGEST: Final = 3
@@ -51,7 +51,7 @@ def _rows(report: Report) -> list[tuple[str, str]]:
     if report.restore.count:
         rows.append(("restores", _restores(report)))
     if report.slowest_rank:
-        rows.append(("slowest rank", f"rank {report.slowest_rank.rank}: {_long(report.slowest_rank)}"))
+        rows.append(("slowest rank", _slowest(report.slowest_rank)))
     if report.longest_waits:
         rows.append(("longest waits", _longest(report)))
     return rows
@@ -88,7 +88,7 @@ def _gpu_hours(report: Report) -> str:
     text = f"{_number(report.gpu_hours_waited)} waited of {_number(report.gpu_hours)}"
     if report.money_waited is None:
         return text
-    return f"{text}: {_number(report.money_waited)} at {report.gpu_hour_price:g} a GPU-hour"
+    return f"{text}, cost {_number(report.money_waited)} at {report.gpu_hour_price:g} a GPU-hour"
 
 
 def _first_batch(report: Report) -> str:
@@ -120,13 +120,16 @@ def _restores(report: Report) -> str:
     )
 
 
+def _slowest(part: RankPart) -> str:
+    return f"rank {part.rank}: {format_seconds(part.wait_s)}, most for {part.cause}"
+
+
 def _longest(report: Report) -> str:
     shown = report.longest_waits[:_SHOWN_LONGEST]
-    return "; ".join(f"step {p.step}{f' rank {p.rank}' if report.world > 1 else ''}: {_long(p)}" for p in shown)
-
-
-def _long(part: RankPart | StepPart) -> str:
-    return f"{format_seconds(part.wait_s)}, most for {part.cause}"
+    return ", ".join(
+        f"step {p.step}{f' rank {p.rank}' if report.world > 1 else ''}: {format_seconds(p.wait_s)} ({p.cause})"
+        for p in shown
+    )
 
 
 def _count(number: int, noun: str) -> str:
