@@ -7,19 +7,14 @@ import subprocess
 
 import pytest
 
-# Written in pieces, so that this file does not find itself.
+# With a letter in brackets here and there, so that this file does not find itself.
 UNFINISHED = re.compile(
-    r"\b(?:TO"
-    r"DO|FIX"
-    r"ME|HA"
-    r"CK|XX"
-    r"X)\b|\bplace"
-    r"holder|NotImplemented"
-    r"Error|\bnot implemented yet\b|\bsimplified version\b",
+    r"\b(?:TOD[O]|FIXM[E]|HAC[K]|XX[X])\b|\bplaceholde[r]|NotImplementedErro[r]"
+    r"|\bnot implemented ye[t]\b|\bsimplified versio[n]\b",
     re.IGNORECASE,
 )
 # Folders that name a machine or a person; system folders that any Linux has are fine.
-MACHINE_PATH = re.compile(r"/(?:wor" r"k|far" r"m|roo" r"t|hom" r"e|User" r"s)/[A-Za-z0-9._]\S*")
+MACHINE_PATH = re.compile(r"/(?:wor[k]|far[m]|roo[t]|hom[e]|User[s])/[A-Za-z0-9._]\S*")
 
 
 @pytest.fixture(scope="session")
@@ -64,12 +59,14 @@ def test_no_file_names_a_folder_of_one_machine(tracked):
     assert lines_with(MACHINE_PATH, tracked) == []
 
 
-def test_what_is_looked_for_would_be_found():
-    words = ["# TODO: x", "raise NotImplementedError", "a placeholder", "x = 1  # XXX"]
-    assert lines_with(UNFINISHED, {"a": "\n".join(words)}) == [
-        f"a:{i}: {UNFINISHED.search(w)[0]}" for i, w in enumerate(words, 1)
-    ]
-    assert lines_with(MACHINE_PATH, {"b": "see /home/someone/x"}) == ["b:1: /home/someone/x"]
+@pytest.mark.parametrize("text", ["# TO~DO: x", "raise NotImplemented~Error", "a place~holder", "x = 1  # XX~X"])
+def test_unfinished_text_would_be_found(text):
+    assert len(lines_with(UNFINISHED, {"a": text.replace("~", "")})) == 1
+
+
+def test_a_folder_of_one_machine_would_be_found():
+    text = "see /ho~me/someone/x".replace("~", "")
+    assert lines_with(MACHINE_PATH, {"b": f"first\n{text}"}) == [f"b:2: {text.removeprefix('see ')}"]
 
 
 def test_no_file_is_named_vaguely(tracked):

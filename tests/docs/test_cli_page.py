@@ -1,0 +1,71 @@
+"""The page of the command line shows every verb with its arguments and options, as the command line itself has them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+from typer.main import get_command
+
+PAGE = "docs/reference/cli.md"
+
+
+@pytest.fixture(scope="module")
+def verbs():
+    from stoker.cli.main import app
+
+    return get_command(app).commands
+
+
+def cell(text):
+    return " ".join(str(text).split()).replace("|", "\\|")
+
+
+def table(command):
+    """Arguments and options of a verb with their defaults and help, in the order of the command line."""
+    lines = ["| argument or option | default | meaning |", "|---|---|---|"]
+    for parameter in command.params:
+        name = parameter.name.upper() if parameter.param_type_name == "argument" else ", ".join(parameter.opts)
+        default = "required" if parameter.required else ""
+        if not parameter.required and parameter.default not in (None, False, "", ()):
+            default = f"`{parameter.default}`"
+        lines.append(f"| `{name}` | {default} | {cell(parameter.help or '')} |")
+    return "\n".join(lines)
+
+
+def written(text, name):
+    """The generated table of a verb as it stands on the page."""
+    _, _, rest = text.partition(f"<!-- generated: stoker {name} -->\n")
+    return rest.partition("\n<!-- end -->")[0]
+
+
+def test_every_verb_has_its_section_and_no_other_has(pages, verbs):
+    sections = re.findall(r"^## stoker (\w+)$", pages[PAGE].text, re.MULTILINE)
+    assert sorted(sections) == sorted(verbs)
+
+
+def test_the_table_of_every_verb_is_that_of_the_command_line(pages, verbs):
+    stale = [name for name, command in verbs.items() if written(pages[PAGE].text, name) != table(command)]
+    assert not stale, "\n\n".join(f"put this under `stoker {n}` in {PAGE}:\n{table(verbs[n])}" for n in stale)
+
+
+def test_every_verb_says_what_it_does_and_can_print_json(verbs):
+    for name, command in verbs.items():
+        assert command.help, name
+        assert "--json" in [option for p in command.params for option in p.opts], name
+        assert [p.name for p in command.params if not p.help] == [], name
+
+
+def test_the_help_of_the_installed_command_names_every_verb(verbs):
+    done = subprocess.run([sys.executable, "-m", "stoker", "--help"], capture_output=True, text=True, check=True)
+    assert [name for name in verbs if not re.search(rf"\b{name}\b", done.stdout)] == []
+
+
+@pytest.mark.parametrize("arguments", [["no-such-verb"], ["pack"], ["show", "--no-such-option", "x"]])
+def test_a_usage_error_is_exit_code_2_and_no_traceback(arguments):
+    done = subprocess.run([sys.executable, "-m", "stoker", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""

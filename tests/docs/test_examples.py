@@ -1,0 +1,128 @@
+"""What the README and the guides show is run: their commands and their Python, from top to bottom, in an empty folder.
+
+A block that begins with ```python NAME is saved as that file, for a later `python NAME`. `make` lines must name a
+target; other lines of shell are not understood and fail, so that nothing is shown that nobody runs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+SAMPLE_COUNT = 300
+
+# What the pages call yours: a model, its optimizer, and one step of training.
+YOURS = """
+import torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+def train(batch):
+    optimizer.zero_grad()
+    rows = torch.tensor([[float(b) for b in bytes(picture[:4])] for picture in batch["jpg"]])
+    model(rows).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def make_photos(folder):
+    """300 pairs of a small picture and its label, in three folders."""
+    for number in range(SAMPLE_COUNT):
+        stem = folder / ("cat", "dog", "owl")[number % 3] / f"{number:03d}"
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        stem.with_suffix(".jpg").write_bytes(bytes((number * 7 + i) % 251 for i in range(64 + number % 40)))
+        stem.with_suffix(".json").write_text(f'{{"label": {number % 3}}}')
+
+
+def commands(text):
+    """The command lines of a shell block, without comments and prompts."""
+    for line in text.split("\n"):
+        command = line.removeprefix("$ ").split("  #")[0].strip()
+        if command and not command.startswith("#"):
+            yield command
+
+
+def targets():
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+class Terminal:
+    """An empty folder, with photos in it, and what the page's commands do there."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.environment = {**os.environ, "STOKER_NVME": str(folder / "nvme"), "COLUMNS": "120", "NO_COLOR": "1"}
+        for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID"):
+            self.environment.pop(name, None)
+        make_photos(folder / "photos")
+
+    def run(self, *arguments):
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert done.returncode == 0, f"{' '.join(arguments)}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def command(self, line):
+        program, *arguments = shlex.split(line)
+        if program == "make":
+            assert [a for a in arguments if "=" not in a and a not in targets()] == [], line
+            return ""
+        if program in ("stoker", "python"):
+            return self.run(*(["-m", "stoker"] if program == "stoker" else []), *arguments)
+        pytest.fail(f"nobody runs this line: {line}")
+
+    def block(self, info, text):
+        language, _, name = info.strip().partition(" ")
+        if language == "sh":
+            return "".join(self.command(line) for line in commands(text))
+        if language != "python":
+            return ""
+        if name:
+            (self.folder / name).write_text(text)
+            return ""
+        return self.run("-c", YOURS + text)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.stem.lower())
+def test_the_page_runs_from_top_to_bottom(path, tmp_path):
+    terminal = Terminal(tmp_path)
+    shown = "".join(terminal.block(info, text) for info, text in FENCE.findall(path.read_text()))
+    assert "utilisation" in shown
+
+
+def test_the_first_40_lines_of_the_readme_hold_the_example_and_both_commands():
+    head = "\n".join((ROOT / "README.md").read_text().split("\n")[:40])
+    for wanted in ("make demo", "make test", "import stoker", "stoker.open(", "save_if_due", "run.report()"):
+        assert wanted in head
+
+
+def test_the_demo_and_the_tests_are_targets():
+    assert {"setup", "demo", "test", "lint"} == targets()
+
+
+def test_a_page_that_fails_is_found(tmp_path):
+    terminal = Terminal(tmp_path)
+    with pytest.raises(AssertionError, match="no-such-verb"):
+        terminal.block("sh", "stoker no-such-verb\n")
+    with pytest.raises(AssertionError, match="make bench"):
+        terminal.block("sh", "make bench\n")
+    with pytest.raises(AssertionError, match="KeyError"):
+        terminal.block("python", "raise KeyError\n")
+    with pytest.raises(pytest.fail.Exception, match="curl"):
+        terminal.block("sh", "curl example.org  # a comment\n")
