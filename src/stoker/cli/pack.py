@@ -1,0 +1,85 @@
+"""`stoker pack SOURCE DESTINATION`: a folder of files becomes a data set."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from stoker.units import format_bytes, format_rate, format_seconds, parse_bytes
+
+if TYPE_CHECKING:
+    from stoker.dataset.pack import Progress as TellProgress
+
+
+def pack(
+    source: Annotated[Path, typer.Argument(help="Folder of files; a/b.jpg is field jpg of sample a/b.")],
+    destination: Annotated[str, typer.Argument(help="Path or URL of the data set.")],
+    shard_size: Annotated[str, typer.Option(help="A shard is closed before it would pass this size.")] = "64MiB",
+    include: Annotated[
+        list[str] | None, typer.Option(help="Only files whose name (or path, if it has a slash) matches this glob.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="No files whose name (or path, if it has a slash) matches this glob.")
+    ] = None,
+    prefix: Annotated[str, typer.Option(help="Put this before all keys.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be written.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """Pack a folder of files into tar shards with a manifest.
+
+    The same files give the same bytes. Killed, it goes on where it stopped when it is run again.
+    """
+    from stoker.dataset.pack import PackOptions, plan_pack
+    from stoker.dataset.pack import pack as write_dataset
+    from stoker.store.open import open_store
+
+    options = PackOptions(
+        shard_bytes=parse_bytes(shard_size), include=tuple(include or ()), exclude=tuple(exclude or ()), prefix=prefix
+    )
+    if dry_run:
+        facts = {"dataset": destination, **plan_pack(source, options).to_json()}
+        typer.echo(json.dumps(facts) if as_json else _would_write(facts))
+        return
+    with closing(open_store(destination)) as store, _progress() as tell:
+        report = write_dataset(source, store, options, tell)
+    typer.echo(json.dumps(report.to_json()) if as_json else _written(report.to_json()))
+
+
+@contextmanager
+def _progress() -> Iterator[TellProgress]:
+    """A progress bar on stderr, if that is a terminal; gone when the work is done."""
+    columns = TextColumn("packing"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn()
+    with Progress(
+        *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
+    ) as bar:
+        task = bar.add_task("packing", total=None)
+        yield lambda done, total, _files: bar.update(task, completed=done, total=total)
+
+
+def _would_write(facts: dict[str, Any]) -> str:
+    return (
+        f"would pack {facts['files']} files ({format_bytes(facts['bytes'])}) as {facts['samples']} samples in"
+        f" {facts['shards']} shards, {facts['blocks']} blocks, to {facts['dataset']}\n"
+        f"fields: {', '.join(facts['fields'])}"
+    )
+
+
+def _written(facts: dict[str, Any]) -> str:
+    samples = f"{facts['samples']} samples ({format_bytes(facts['bytes'])}) in {facts['shards']} shards"
+    if facts["already_there"]:
+        head = f"already there: {samples}"
+    else:
+        rate = format_rate(facts["bytes"] / max(facts["seconds"], 1e-9))
+        head = f"packed {facts['files']} files as {samples} in {format_seconds(facts['seconds'])} ({rate})"
+        if facts["skipped_shards"]:
+            head += f"; {facts['skipped_shards']} shards were there from an earlier run"
+    left_out = f"; left out {facts['skipped_files']} that are no regular files" if facts["skipped_files"] else ""
+    return f"{head}{left_out}\n{facts['dataset']}  digest {facts['digest']}"

@@ -1,0 +1,153 @@
+"""`open_dataset`: a data set as it is read. Opening costs O(blocks); what lies where in a shard is read when needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.dataset.layout import BlockTable, Int64s
+from stoker.dataset.manifest import BLOCKS_KEY, OBJECTS_KEY, Manifest, read_manifest
+from stoker.dataset.objects import ObjectTable, check_blocks, read_blocks, read_objects
+from stoker.dataset.offsets import MISSING, OffsetsTable
+from stoker.dataset.shelf import OffsetsShelf
+from stoker.dataset.tables import Text
+from stoker.errors import DatasetError
+from stoker.store.base import Store
+from stoker.units import MIB
+
+OFFSETS_BYTES: Final = 256 * MIB
+
+_Group: TypeAlias = tuple[OffsetsTable, NDArray[np.intp], Int64s]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Extents:
+    """Where fields of samples lie: n samples in the order asked for, f fields in the order asked for.
+
+    Attributes:
+        object: int64[n], index into `OpenDataset.objects`.
+        offset: int64[n, f], first byte in the object; -1 where a sample lacks the field.
+        size: int64[n, f], bytes.
+        crc32c: uint32[n, f], of those bytes.
+    """
+
+    object: Int64s
+    offset: Int64s
+    size: Int64s
+    crc32c: NDArray[np.uint32]
+
+
+class OpenDataset:
+    """A data set that can be read. Immutable, thread-safe, holds no file open; made by `open_dataset`."""
+
+    def __init__(self, store: Store, manifest: Manifest, objects: ObjectTable, blocks: BlockTable) -> None:
+        self.store = store
+        self.manifest = manifest
+        self.objects = objects
+        self.blocks = blocks
+        self._shelf = OffsetsShelf(store, manifest.field_names, objects, blocks, OFFSETS_BYTES)
+
+    def extents(self, samples: Int64s, fields: Sequence[str]) -> Extents:
+        """Where `fields` of `samples` (int64[n], any order, repeats allowed) lie.
+
+        Costs one offset table for each object touched (read and verified when it is not at hand), and vector
+        operations. Raises DatasetError for a field that the manifest does not name, or a sample that does not exist;
+        FormatError, DigestMismatch, StoreError for a table that cannot be read.
+        """
+        self._check_fields(fields)
+        shape = len(samples), len(fields)
+        offset = np.full(shape, MISSING, dtype=np.int64)
+        size = np.zeros(shape, dtype=np.int64)
+        crc32c = np.zeros(shape, dtype=np.uint32)
+        objects = self._objects_of(samples)
+        for table, places, rows in self._groups(samples, objects):
+            for column, field in enumerate(fields):
+                found = table.fields.get(field)
+                if found is not None:
+                    offset[places, column] = found.offset[rows]
+                    size[places, column] = found.size[rows]
+                    crc32c[places, column] = found.crc32c[rows]
+        return Extents(objects, offset, size, crc32c)
+
+    def key_bytes(self, samples: Int64s) -> tuple[NDArray[np.uint8], Int64s]:
+        """Keys of `samples` (int64[n]): their UTF-8 bytes end to end, and int64[n + 1] offsets into them."""
+        groups = list(self._groups(samples, self._objects_of(samples)))
+        offsets = np.zeros(len(samples) + 1, dtype=np.int64)
+        for table, places, rows in groups:
+            offsets[places + 1] = table.keys.offsets[rows + 1] - table.keys.offsets[rows]
+        np.cumsum(offsets, out=offsets)
+        data = np.empty(int(offsets[-1]), dtype=np.uint8)
+        for table, places, rows in groups:
+            starts, targets = table.keys.offsets[rows], offsets[places]
+            lengths = offsets[places + 1] - targets
+            within = np.arange(int(lengths.sum()), dtype=np.int64)
+            within -= np.repeat(np.cumsum(lengths) - lengths, lengths)
+            data[np.repeat(targets, lengths) + within] = table.keys.data[np.repeat(starts, lengths) + within]
+        return data, offsets
+
+    def keys(self, samples: Int64s) -> list[str]:
+        """Keys of `samples` (int64[n]). Costs and errors as `extents`."""
+        data, offsets = self.key_bytes(samples)
+        return list(Text(offsets, data))
+
+    def largest_batch_bytes(self, fields: Sequence[str], sample_count: int, *, exact: bool = False) -> int:
+        """The most bytes that `fields` of any `sample_count` samples take.
+
+        By default a bound from the manifest alone (`sample_count` times the largest of each field), which also covers
+        a padded tail, where one sample may stand many times. With `exact` the sum over the largest different samples;
+        this reads every offset table.
+        """
+        self._check_fields(fields)
+        if not exact:
+            return sample_count * sum(f.max_bytes for f in self.manifest.fields if f.name in fields)
+        largest = np.zeros(0, dtype=np.int64)
+        for index in range(len(self.objects)):
+            table = self._shelf.get(index)
+            sizes = np.zeros(len(table), dtype=np.int64)
+            for field in set(fields) & table.fields.keys():
+                sizes += table.fields[field].size
+            largest = np.concatenate([largest, sizes])
+            if len(largest) > sample_count:
+                largest = np.partition(largest, len(largest) - sample_count)[len(largest) - sample_count :]
+        return int(largest.sum())
+
+    def _objects_of(self, samples: Int64s) -> Int64s:
+        count = self.manifest.sample_count
+        if len(samples) and not 0 <= int(samples.min()) <= int(samples.max()) < count:
+            odd = samples[(samples < 0) | (samples >= count)][0]
+            raise DatasetError(f"there is no sample {odd}: the data set has {count}", self.store.url)
+        return np.searchsorted(self.objects.first_sample, samples, side="right").astype(np.int64) - 1
+
+    def _groups(self, samples: Int64s, objects: Int64s) -> Iterator[_Group]:
+        """For each object: its offsets, where its samples stand in `samples`, and their rows in the offsets."""
+        order = np.argsort(objects, kind="stable")
+        touched, starts = np.unique(objects[order], return_index=True)
+        for index, places in zip(touched.tolist(), np.split(order, starts[1:]), strict=False):
+            yield self._shelf.get(index), places, samples[places] - self.objects.first_sample[index]
+
+    def _check_fields(self, fields: Sequence[str]) -> None:
+        unknown = [field for field in fields if field not in self.manifest.field_names]
+        if unknown:
+            raise DatasetError(
+                f"the data set has no field {', '.join(map(repr, unknown))}",
+                self.store.url,
+                f"it has {', '.join(map(repr, self.manifest.field_names))}",
+            )
+
+
+def open_dataset(store: Store) -> OpenDataset:
+    """Open the data set at the root of `store`: manifest, objects and blocks, verified; O(blocks), offsets later.
+
+    The store stays the caller's to close. Raises DatasetError if there is no manifest, NewerFormat for a version this
+    release does not know, DigestMismatch naming the table that was altered, FormatError, NotFound for a table that is
+    gone, and StoreError.
+    """
+    manifest = read_manifest(store)
+    objects = read_objects(store, OBJECTS_KEY, manifest)
+    blocks = read_blocks(store, BLOCKS_KEY, manifest)
+    check_blocks(blocks, objects, manifest, f"{BLOCKS_KEY} in {store.url}")
+    return OpenDataset(store, manifest, objects, blocks)
