@@ -60,7 +60,7 @@ def undocumented(source):
 def _undocumented(holder, prefix, found):
     for node in ast.iter_child_nodes(holder):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            if node.name.startswith("_"):
+            if node.name.startswith(("_", "test_")):  # the name of a test is its documentation
                 continue
             marks = [ast.unparse(d) for d in getattr(node, "decorator_list", [])]
             told_elsewhere = any(m.rsplit(".", 1)[-1] in ("overload", "override", "setter") for m in marks)
@@ -119,6 +119,7 @@ def test_a_module_that_breaks_a_rule_is_found(rule, text, module):
         ("broad excepts", "try:\n    f()\nexcept OSError:\n    pass\n"),
         ("prints", "log.info('x')"),
         ("docstrings", '"""Text."""\nclass A:\n    """Text."""\n    @override\n    def f(self): ...'),
+        ("docstrings", '"""Text."""\nclass Suite:\n    """Text."""\n    def test_it_works(self): ...'),
         ("docstrings", '"""Text."""\ndef _f(): ...\nclass _A:\n    def f(self): ...'),
     ],
 )

@@ -173,7 +173,7 @@ def fsync_dir(directory: Path) -> None:
 def make_dirs(directory: Path) -> None:
     """Make `directory` and its missing parents, each durable in its own parent. Raises NotADirectoryError."""
     missing = []
-    at = directory
+    at = directory.absolute()  # so that the way up ends at the root
     while not at.is_dir():
         missing.append(at)
         at = at.parent
@@ -364,18 +364,21 @@ def _next_stamp_ns() -> int:
 
 
 def _rename_noreplace(source: Path, target: Path) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    renameat2 = getattr(libc, "renameat2", None)
-    code = errno.ENOSYS
-    if renameat2 is not None:
-        done = renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE)
-        if done == 0:
-            return
-        code = ctypes.get_errno()
+    code = _renameat2(source, target, _RENAME_NOREPLACE)
     if code in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
         raise UnsupportedError(
             "the file system can neither link nor rename without replacing, so that one of several writers wins",
             str(target),
             hint="keep the home of runs on a file system with hard links (ext4, XFS, NFS, Lustre, ...)",
         )
-    raise OSError(code, os.strerror(code), str(target))
+    if code:
+        raise OSError(code, os.strerror(code), str(target))
+
+
+def _renameat2(source: Path, target: Path, flags: int) -> int:
+    """renameat2(2), which Python does not have; returns errno, 0 for done."""
+    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if function is None:
+        return errno.ENOSYS
+    done = function(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), flags)
+    return 0 if done == 0 else ctypes.get_errno()

@@ -206,12 +206,12 @@ class LocalWriter:
 
     def write(self, data: ReadBuffer) -> None:
         """Append bytes. Raises CapacityError, AccessDenied, ClosedError after commit or discard."""
-        with translating(f"cannot write {str(self._key)!r}", self._path, needed_bytes=view(data).nbytes):
+        with self._translating(view(data).nbytes):
             self._file.write(data)
 
     def commit(self) -> ObjectInfo:
         """Make the object durable, then visible."""
-        with self._translating():
+        with self._translating(self._file.size_bytes):
             return _info(self._key, self._file.commit())
 
     def discard(self) -> None:
@@ -227,8 +227,8 @@ class LocalWriter:
     ) -> None:
         self.discard()
 
-    def _translating(self) -> AbstractContextManager[None]:
-        return translating(f"cannot write {str(self._key)!r}", self._path)
+    def _translating(self, needed_bytes: int | None = None) -> AbstractContextManager[None]:
+        return translating(f"cannot write {str(self._key)!r}", self._path, needed_bytes=needed_bytes)
 
 
 @contextmanager

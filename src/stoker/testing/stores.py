@@ -5,6 +5,7 @@ Each passes StoreSuite, promotes if the inner store does, and can be put around 
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -252,7 +253,7 @@ class _RecordingWriter(WrappedWriter):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Raise `error` instead of doing `verb`, on keys that begin with `prefix`.
+    """Raise a copy of `error` instead of doing `verb`, on keys that begin with `prefix`.
 
     `skip` such operations succeed first, then `count` fail (None: all from then on). With `after_bytes` only bytes
     count: write() and the writers hand over that many in all, the write that would pass them fails (a full disk).
@@ -312,7 +313,7 @@ class FaultStore(WrappedStore):
             for armed in self._faults:
                 if armed.strikes(verb, key, size_bytes):
                     self.raised_count += 1
-                    raise armed.fault.error
+                    raise copy.copy(armed.fault.error)
 
     def stat(self, key: Key) -> ObjectInfo:
         """Size and version, or a fault."""
