@@ -37,6 +37,7 @@ class LocalStore:
 
     def __init__(self, root: Path | str, *, create: bool = False) -> None:
         self.root = Path(os.path.realpath(Path(root)))
+        self._base = f"{self.root}/" if self.root.name else "/"
         self._descriptors = Descriptors(OPEN_FILES)
         self._closed = False
         with translating("cannot use the directory", self.root):
@@ -57,18 +58,18 @@ class LocalStore:
 
     def stat(self, key: Key) -> ObjectInfo:
         """Size and version (size and modification time in ns). Raises NotFound, AccessDenied."""
-        path = self._locate(key)
+        path = self._place(key)
         with _reading(key, path):
-            state = path.lstat()
+            state = os.lstat(path)
             if stat.S_ISLNK(state.st_mode):
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
             if not stat.S_ISREG(state.st_mode):
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return _info(Key(key), state)
 
     def read_into(self, key: Key, start: int, buffer: WriteBuffer) -> None:
         """Fill `buffer` with the object's bytes from `start` on, by preadv into it. Raises NotFound, Truncated."""
-        path = self._locate(key)
+        path = self._place(key)
         rest = view(buffer)
         with _reading(key, path), self._descriptors.open(path) as fd:
             if not rest and start > (size := os.fstat(fd).st_size):
@@ -82,7 +83,7 @@ class LocalStore:
 
     def read(self, key: Key, range: ByteRange | None = None) -> bytes:  # noqa: A002  the field's word
         """The object, or a range of it. Raises NotFound, Truncated."""
-        path = self._locate(key)
+        path = self._place(key)
         with _reading(key, path), self._descriptors.open(path) as fd:
             size = os.fstat(fd).st_size
             start, stop = (0, size) if range is None else (range.start, range.stop)
@@ -180,11 +181,15 @@ class LocalStore:
             yield from _walk(base, f"{directory}/" if slash else "", prefix)
 
     def _locate(self, key: str) -> Path:
+        return Path(self._place(key))
+
+    def _place(self, key: str) -> str:
+        """The file of `key`, as a text: making a Path costs as much as reading a small object."""
         self._check_open()
         key = Key(key)
-        if any(part.startswith(TEMP_PREFIX) for part in key.split("/")):
+        if TEMP_PREFIX in key and any(part.startswith(TEMP_PREFIX) for part in key.split("/")):
             raise ConfigError(f"not a key for an object: {str(key)!r}: {TEMP_PREFIX}* are unfinished files", self.url)
-        return self.root / key
+        return f"{self._base}{key}"
 
     def _checked_root(self) -> Path:
         self._check_open()
@@ -232,7 +237,7 @@ class LocalWriter:
 
 
 @contextmanager
-def _reading(key: str, path: Path) -> Iterator[None]:
+def _reading(key: str, path: str) -> Iterator[None]:
     """Raise what an OSError inside the block means for a reader of `key`: an object that is not there is NotFound."""
     try:
         yield
@@ -240,12 +245,12 @@ def _reading(key: str, path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
-            raise NotFound(f"no object {str(key)!r}", str(path)) from error
-        raise translate(error, f"cannot read {str(key)!r}", path) from error
+            raise NotFound(f"no object {str(key)!r}", path) from error
+        raise translate(error, f"cannot read {str(key)!r}", Path(path)) from error
 
 
-def _truncated(key: str, path: Path, wanted: int, size: int) -> Truncated:
-    return Truncated(f"object {str(key)!r} ends at byte {size:,}, wanted up to {wanted:,}", str(path))
+def _truncated(key: str, path: str, wanted: int, size: int) -> Truncated:
+    return Truncated(f"object {str(key)!r} ends at byte {size:,}, wanted up to {wanted:,}", path)
 
 
 def _info(key: Key, state: os.stat_result) -> ObjectInfo:
