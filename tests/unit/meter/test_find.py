@@ -56,7 +56,6 @@ def test_a_newer_ledger_is_refused(tmp_path):
 
 
 def test_a_ledger_that_vanishes_between_listing_and_reading_is_not_missed(tmp_path):
-    # A dangling link stands for it: it is listed, and opening finds nothing to follow.
     make(tmp_path, 0, 1)
     path = tmp_path / ledger_name(1, 1)
     real = Ledger.create(path, LedgerIdentity("run-42", 1, 2, 1, "node-a"))
