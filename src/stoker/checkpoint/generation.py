@@ -1,0 +1,179 @@
+"""Starting a run, or starting it again: take the next generation, end the older ones, decide where all ranks go on."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from stoker import crash
+from stoker.checkpoint.commit import promote
+from stoker.checkpoint.inventory import Inventory, choose_step, flaw, take_inventory
+from stoker.checkpoint.layout import CHECKPOINT_FORMAT, RUN_KEY, Home, StepId, generation_key
+from stoker.checkpoint.manifest import GenerationRecord, RunRecord, decode, encode
+from stoker.checkpoint.state import Json, Rendezvous
+from stoker.errors import (
+    AlreadyExists,
+    CheckpointError,
+    ConfigError,
+    LayoutError,
+    NotFound,
+    StokerError,
+)
+from stoker.values import Layout
+
+START_DEADLINE_S: Final = 600.0
+_TRIES: Final = 100
+_TOPIC: Final = "generation"
+_log = logging.getLogger("stoker.checkpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One start of a run, the same on all its ranks: `restore` is the step they go on from.
+
+    `committed` says whether any step was ever committed in the run, so that a run whose steps are lost is told from
+    one that begins.
+    """
+
+    run: str
+    number: int
+    layout: Layout
+    restore: StepId | None = None
+    committed: bool = False
+
+
+def start_generation(
+    home: Home,
+    *,
+    run: str,
+    layout: Layout,
+    rendezvous: Rendezvous | None = None,
+    deadline_s: float = START_DEADLINE_S,
+) -> Generation:
+    """Begin a generation of `run`, on every rank: rank 0 does it and the others hear of it.
+
+    Older generations are fenced: what they left whole is finished, all else they left is removed. Raises LayoutError
+    if there are several ranks and no `rendezvous`, TimedOut if rank 0 is not heard of within `deadline_s`, NewerFormat,
+    CheckpointError on every rank if rank 0 fails.
+    """
+    if layout.dp_size == 1:
+        number, restore, committed = _start(home, run, layout)
+        return Generation(run, number, layout, restore, committed)
+    if rendezvous is None:
+        raise LayoutError(
+            f"{layout.dp_size} ranks have no way to hear which generation rank 0 began",
+            where=f"run {run!r}",
+            hint="start them with torchrun, or call torch.distributed.init_process_group() first",
+        )
+    told: Json = None
+    if layout.dp_rank == 0:
+        try:
+            number, restore, committed = _start(home, run, layout)
+        except StokerError as error:
+            rendezvous.broadcast(_TOPIC, {"error": str(error)}, deadline_s)
+            raise
+        told = {
+            "number": number,
+            "restore": None if restore is None else [restore.generation, restore.step],
+            "committed": committed,
+        }
+    heard = rendezvous.broadcast(_TOPIC, told, deadline_s)
+    if "error" in heard:
+        raise CheckpointError(f"rank 0 could not start the run: {heard['error']}", home.url)
+    restore = None if heard["restore"] is None else StepId(*heard["restore"])
+    return Generation(run, heard["number"], layout, restore, heard["committed"])
+
+
+def _start(home: Home, run: str, layout: Layout) -> tuple[int, StepId | None, bool]:
+    """The number taken, the step to restore, and whether any step was ever committed."""
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    _claim_run(home, run, started)
+    for _ in range(_TRIES):
+        before = take_inventory(home)
+        number = before.newest_generation + 1
+        restore = _choose(home, before, number)
+        record = GenerationRecord(
+            format=CHECKPOINT_FORMAT,
+            world=layout.dp_size,
+            restore=restore.step if restore else None,
+            restore_generation=restore.generation if restore else None,
+            started=started,
+        )
+        try:
+            home.write(generation_key(number), encode(record), if_absent=True)
+        except AlreadyExists:
+            _log.info("generation %d of run %r was begun by another process just now", number, run)
+            continue
+        crash.point("generation-begun")
+        _end_older(home, number)
+        after = take_inventory(home)
+        # Until our record was there, an older generation could still commit: then our record names the wrong step.
+        if _choose(home, after, number) == restore:
+            return number, restore, before.committed or after.committed
+        _log.info("a step of run %r was committed while generation %d began: beginning again", run, number)
+    raise CheckpointError(
+        f"no generation could be begun in {_TRIES} tries",
+        home.url,
+        hint="other processes start the same run over and over",
+    )
+
+
+def _claim_run(home: Home, run: str, started: str) -> None:
+    record = RunRecord(format=CHECKPOINT_FORMAT, name=run, started=started)
+    try:
+        home.write(RUN_KEY, encode(record), if_absent=True)
+    except AlreadyExists:
+        where = f"{home.url}/{RUN_KEY}"
+        found = decode(home.read(RUN_KEY), RunRecord, where)
+        if found.name != run:
+            raise ConfigError(f"the folder belongs to run {found.name!r}, not {run!r}", where) from None
+    else:
+        crash.point("generation-run-named")
+
+
+def _choose(home: Home, inventory: Inventory, number: int) -> StepId | None:
+    """The step that generation `number` goes on from; whole ones that only lack their final name will have it."""
+    partials = set(inventory.partials)
+
+    def is_whole(step: StepId) -> bool:
+        if step in partials and not flaw(home, step.partial, step):
+            return True
+        if step not in inventory.steps:
+            return False
+        problem = flaw(home, step.name, step)
+        if problem:
+            _log.warning("step %s cannot be restored and is passed over: %s", step.name, problem)
+        return not problem
+
+    older = (step for step in (*inventory.steps, *inventory.partials) if step.generation < number)
+    return choose_step(older, is_whole)
+
+
+def _end_older(home: Home, number: int) -> None:
+    """Finish whole steps of generations before `number`, remove everything else they left."""
+    found = take_inventory(home)
+    for step in found.partials:
+        if step.generation < number:
+            _end_partial(home, step)
+    for step in found.aborted:
+        if step.generation < number:
+            home.delete_tree(step.aborted)
+            crash.point("generation-note-removed")
+    home.sweep()
+
+
+def _end_partial(home: Home, step: StepId) -> None:
+    try:
+        problem = flaw(home, step.partial, step)
+        if not problem:
+            promote(home, step)
+            home.delete_tree(step.partial)
+            _log.info("finished step %s, which was whole but for its name", step.name)
+            return
+    except NotFound:  # another process that starts the run finished or removed it just now
+        return
+    home.delete_tree(step.partial)
+    crash.point("generation-partial-removed")
+    _log.info("removed step %s, which was not whole: %s", step.partial, problem)

@@ -1,0 +1,174 @@
+"""One save after its snapshot: the handle the user holds, and the work the background thread does for it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stoker import crash
+from stoker.checkpoint.commit import Attempt, await_outcome, check_wanted, commit, give_up, remove_partial
+from stoker.checkpoint.layout import CHECKPOINT_FORMAT, Home, SavePlan, receipt_name
+from stoker.checkpoint.manifest import RankState, Receipt, encode
+from stoker.checkpoint.state import Json
+from stoker.checkpoint.writer import write_file
+from stoker.errors import ConfigError, Fenced, SaveFailed, StokerError, TimedOut
+from stoker.units import format_seconds
+from stoker.values import Key
+
+_log = logging.getLogger("stoker.checkpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A snapshot and all that goes with it. `image` is the slab's: nothing may follow it once the files are written."""
+
+    attempt: Attempt
+    plan: SavePlan
+    image: memoryview
+    state: RankState
+    position: Json
+    shared: Mapping[str, Json]
+
+
+class Save:
+    """A save under way. `step` is the number of batches done; the directory is `step-{step:08d}.g{generation:04d}`."""
+
+    def __init__(self, step: int, *, tier: str, limit_s: float) -> None:
+        self.step = step
+        self._tier = tier
+        self._limit_s = limit_s
+        self._written = threading.Event()
+        self._settled = threading.Event()
+        self._error: StokerError | None = None
+        self._told = False
+        self.written_bytes = 0
+
+    @property
+    def staged(self) -> bool:
+        """Whether this rank's snapshot is still in memory, being written."""
+        return not self._written.is_set()
+
+    @property
+    def reached(self) -> tuple[str, ...]:
+        """The tiers that hold the complete step: none yet, or the home's."""
+        return (self._tier,) if self._settled.is_set() and self._error is None else ()
+
+    @property
+    def error(self) -> StokerError | None:
+        """Why the save was given up, if it was."""
+        return self._error
+
+    @property
+    def settled(self) -> bool:
+        """Whether the save is over, committed or given up."""
+        return self._settled.is_set()
+
+    def wait(self, until: str | None = None) -> None:
+        """Wait until the whole step is durable and visible in tier `until` (default: the only one there is).
+
+        Raises SaveFailed, Fenced or TimedOut if it will not be, ConfigError for a tier that this run does not have.
+        """
+        if until not in (None, self._tier):
+            raise ConfigError(f"this run does not save to tier {until!r}", hint=f"wait for {self._tier!r}")
+        if not self._settled.wait(self._limit_s):
+            raise self._late("was not settled")
+        if self._error is not None:
+            self._told = True
+            raise self._error
+
+    def wait_written(self) -> None:
+        """Wait until the slab is free again. Raises TimedOut."""
+        if not self._written.wait(self._limit_s):
+            raise self._late("was not written")
+
+    def take_failure(self) -> StokerError | None:
+        """The error of this save, if it was given up and nobody was told yet."""
+        if self._error is None or self._told:
+            return None
+        self._told = True
+        return self._error
+
+    def mark_written(self, written_bytes: int) -> None:
+        """The snapshot is on storage: the slab may be used again."""
+        self.written_bytes = written_bytes
+        self._written.set()
+
+    def settle(self, error: StokerError | None) -> None:
+        """The save is over: committed, or given up because of `error`."""
+        self._error = error
+        self._written.set()
+        self._settled.set()
+
+    def _late(self, what: str) -> TimedOut:
+        return TimedOut(
+            f"the save of step {self.step} {what} within {format_seconds(self._limit_s)}",
+            hint="storage hangs; the save goes on if it comes back",
+        )
+
+
+def publish(home: Home, staged: Staged, save: Save) -> StokerError | None:
+    """Write the snapshot and see the step through; the error if it was given up. Does not raise, does not settle."""
+    attempt = staged.attempt
+    received = False
+    try:
+        written_bytes = _write(home, staged)
+        received = True
+        staged.image.release()  # the next snapshot may need, and replace, the slab
+        save.mark_written(written_bytes)
+        if attempt.rank == 0:
+            commit(home, attempt, staged.position, staged.shared)
+        else:
+            await_outcome(home, attempt)
+    except Fenced as error:
+        remove_partial(home, attempt)
+        return error
+    except Exception as error:  # noqa: BLE001  the thread's boundary: the next save, wait() or close() raises it
+        return _fail(home, attempt, error, received=received)
+    return None
+
+
+def _write(home: Home, staged: Staged) -> int:
+    attempt = staged.attempt
+    if attempt.world == 1:
+        home.delete_tree(attempt.id.partial)  # of an earlier try that failed
+    files = []
+    for file in staged.plan.files:
+        check_wanted(home, attempt)
+        files.append(write_file(home, attempt.id, file, staged.image))
+    receipt = Receipt(
+        format=CHECKPOINT_FORMAT,
+        step=attempt.id.step,
+        generation=attempt.id.generation,
+        rank=attempt.rank,
+        world=attempt.world,
+        deal=attempt.deal,
+        files=tuple(files),
+        state=staged.state,
+    )
+    data = encode(receipt)
+    home.write(Key(f"{attempt.id.partial}/{receipt_name(attempt.rank)}"), data)
+    crash.point("checkpoint-receipt-written")
+    return sum(file.bytes for file in files) + len(data)
+
+
+def _fail(home: Home, attempt: Attempt, error: Exception, *, received: bool) -> StokerError:
+    """Tidy up as far as this rank may, and make an error of the room of any other."""
+    what = error.what if isinstance(error, StokerError) else f"{type(error).__name__}: {error}"
+    by_rank_0 = attempt.rank and isinstance(error, SaveFailed)
+    if by_rank_0:
+        remove_partial(home, attempt)
+    elif attempt.rank == 0 or not received:
+        give_up(home, attempt, what)
+    if isinstance(error, SaveFailed | TimedOut):
+        failure: StokerError = error
+    else:
+        failure = SaveFailed(
+            f"the save of step {attempt.id.step} failed on rank {attempt.rank}: {what}",
+            error.where if isinstance(error, StokerError) else home.url,
+            error.hint if isinstance(error, StokerError) else "",
+        )
+        failure.__cause__ = error
+    _log.warning("step %d is not saved (the next save raises this): %s", attempt.id.step, failure.what)
+    return failure

@@ -1,0 +1,160 @@
+"""Bringing a training state back: read and verify everything, then hand it over."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from stoker.checkpoint.generation import Generation
+from stoker.checkpoint.inventory import read_manifest
+from stoker.checkpoint.layout import Home, parse_private, parse_receipt
+from stoker.checkpoint.load_plan import Assembly, StoredChunk, describe, index_chunks, plan_load
+from stoker.checkpoint.manifest import FileRecord, Manifest, Receipt, WrittenFile
+from stoker.checkpoint.read import StepReader
+from stoker.checkpoint.state import Feed, Json, Scalars, TrainingState
+from stoker.dataset.position import Position
+from stoker.errors import CheckpointError, FormatError, InternalError
+from stoker.io.safetensors import Header
+
+READ_THREADS: Final = 8
+_log = logging.getLogger("stoker.checkpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a restore moved: bytes of tensors handed over, bytes read and verified for it."""
+
+    restored_bytes: int
+    verified_bytes: int
+
+
+def restore_step(home: Home, generation: Generation, state: TrainingState, data: Feed | None) -> Restored:
+    """Bring `state` and `data` to the step that `generation` goes on from, on this rank.
+
+    Nothing live is touched before every byte is verified and everything is known to fit. Needs memory for one more
+    copy of this rank's state. Raises as `Checkpoint.restore` says.
+    """
+    step, layout = generation.restore, generation.layout
+    if step is None:
+        raise InternalError("there is no step to restore")
+    reader = StepReader(home, step.name)
+    manifest = read_manifest(home, step.name, step)
+    if manifest.run != generation.run:
+        raise CheckpointError(f"the step is of run {manifest.run!r}, not {generation.run!r}", reader.where(""))
+    receipts = _read_receipts(reader, manifest)
+    files = [file for receipt in receipts for file in receipt.files]
+    with ThreadPoolExecutor(READ_THREADS, "stoker-restore") as pool:
+        headers = list(pool.map(lambda file: _read_header(reader, file), files))
+        verified_bytes = sum(header.verified_bytes for header in headers)
+        chunks = index_chunks([header.header for header in headers], [header.offsets for header in headers])
+        source = layout.dp_rank % manifest.world
+        mine = _visible(chunks, source, manifest.world)
+        scalars = Scalars(shared=manifest.state, private=receipts[source].state.scalars)
+        wanted = state.wanted({name: describe(found) for name, found in mine.items()}, scalars)
+        position = _check_position(manifest, data)
+        plan = plan_load(wanted, mine)
+        assembly = Assembly(plan)
+        counts = pool.map(lambda number: assembly.read(reader, number, files[number]), plan.transfers)
+        verified_bytes += sum(counts)
+    if data is not None and position is not None:
+        data.seek(position)
+    state.load(assembly.tensors, scalars)
+    _restore_rng(state, manifest, receipts, layout.dp_rank)
+    return Restored(sum(entry.nbytes for entry in wanted), verified_bytes)
+
+
+def derive_entropy(seed: int, rank: int, step: int) -> int:
+    """64 bits for the random numbers of a rank that had none at this step; the same on every try."""
+    text = f"stoker rng {seed} {rank} {step}".encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:8], "big")
+
+
+def seed_of(position: Json) -> int:
+    """The seed of the data a run trained on, as its position records it; 0 where none is recorded."""
+    segments = position.get("segments") if isinstance(position, dict) else None
+    fields = segments[-1].get("fields") if segments else None
+    seed = fields.get("seed") if fields else None
+    return seed if isinstance(seed, int) else 0
+
+
+def _read_receipts(reader: StepReader, manifest: Manifest) -> list[Receipt]:
+    """The receipts of all ranks, in order, each checked against the manifest."""
+    records = {record.name: record for record in manifest.files}
+    by_rank = {rank: record for name, record in records.items() if (rank := parse_receipt(name)) is not None}
+    if set(by_rank) != set(range(manifest.world)):
+        raise FormatError(f"the manifest has receipts of {len(by_rank)} of {manifest.world} ranks", reader.where(""))
+    receipts = []
+    for rank in range(manifest.world):
+        receipt = reader.receipt(by_rank[rank])
+        said = (receipt.step, receipt.generation, receipt.rank, receipt.world)
+        if said != (manifest.step, manifest.generation, rank, manifest.world):
+            raise FormatError(
+                f"the receipt of rank {rank} is of another step or rank: {said}", reader.where(by_rank[rank].name)
+            )
+        for file in receipt.files:
+            if records.get(file.name) != FileRecord(file.name, file.bytes, file.root):
+                raise FormatError(f"receipt and manifest differ on {file.name!r}", reader.where(file.name))
+        receipts.append(receipt)
+    return receipts
+
+
+@dataclass(frozen=True, slots=True)
+class _FileHeader:
+    header: Header
+    offsets: Mapping[str, Sequence[int]]
+    verified_bytes: int
+
+
+def _read_header(reader: StepReader, file: WrittenFile) -> _FileHeader:
+    """The header of a file, and what it says of where its chunks begin in their tensors."""
+    header, verified_bytes = reader.header(file)
+    try:
+        value = json.loads(header.metadata["DCP_SHARDING_INFO"])
+        found = {name: tuple(entry["saved_offsets"]) for name, entry in value.items()}
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        raise FormatError(f"no usable DCP_SHARDING_INFO: {error!r}", reader.where(file.name)) from error
+    if not all(type(at) is int and at >= 0 for starts in found.values() for at in starts):
+        raise FormatError("DCP_SHARDING_INFO holds offsets that are no counts", reader.where(file.name))
+    return _FileHeader(header, found, verified_bytes)
+
+
+def _visible(chunks: Mapping[str, list[StoredChunk]], rank: int, world: int) -> dict[str, list[StoredChunk]]:
+    """The tensors as the state of `rank` names them: its own private ones, none of other ranks."""
+    if world == 1:
+        return dict(chunks)
+    found = {}
+    for name, parts in chunks.items():
+        private = parse_private(name)
+        if private is None:
+            found[name] = parts
+        elif private[1] == rank:
+            found[private[0]] = parts
+    return found
+
+
+def _check_position(manifest: Manifest, data: Feed | None) -> Position | None:
+    if data is None:
+        return None
+    if manifest.position is None:
+        raise CheckpointError(
+            f"step {manifest.step} was saved without a position in the data",
+            hint="it was saved by a checkpoint without data=; restore it without, too",
+        )
+    return Position.from_json(manifest.position)
+
+
+def _restore_rng(state: TrainingState, manifest: Manifest, receipts: Sequence[Receipt], rank: int) -> None:
+    if rank < manifest.world:
+        state.load_rng(receipts[rank].state.rng)
+        return
+    _log.warning(
+        "rank %d did not exist when step %d was saved by %d ranks: its random numbers come from (seed, rank, step)%s",
+        *(rank, manifest.step, manifest.world),
+        f", its extra state from rank {rank % manifest.world}" if receipts[0].state.scalars else "",
+    )
+    state.seed_rng(derive_entropy(seed_of(manifest.position), rank, manifest.step))

@@ -1,0 +1,313 @@
+"""`Checkpoint`: saves a run's training state behind training, and restores it. What `run.checkpoint` returns."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Final, Self
+
+from stoker.checkpoint.commit import Attempt, give_up
+from stoker.checkpoint.deal import deal_digest, own_entries
+from stoker.checkpoint.generation import Generation
+from stoker.checkpoint.layout import HEADER_SPLIT_BYTES, Home, SavePlan, StepId, plan_save
+from stoker.checkpoint.manifest import RankState
+from stoker.checkpoint.publish import Save, Staged, publish
+from stoker.checkpoint.restore import restore_step
+from stoker.checkpoint.snapshot import Snapshot
+from stoker.checkpoint.state import Capture, Feed, HasStep, Share, TensorEntry, TrainingState
+from stoker.checkpoint.writer import Background
+from stoker.errors import (
+    CheckpointError,
+    CheckpointMissing,
+    ClosedError,
+    ConfigError,
+    Fenced,
+    LayoutError,
+    StokerError,
+)
+from stoker.ledger import Counter, Ledger
+from stoker.units import format_bytes, format_seconds
+
+LIMIT_RATIO: Final = 4  # a save may stand behind another, and each waits for its ranks up to the deadline
+_NS: Final = 1e9
+_log = logging.getLogger("stoker.checkpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class SaveOptions:
+    """How saves behave.
+
+    `deadline_s`: how long a rank that has written its part waits for the others; then the save is given up.
+    `tier`: what the home is called in `Save.reached` and `wait(until=)`.
+    `header_split_bytes`: tensors of a rank go into a further file where a header would become larger.
+    """
+
+    deadline_s: float = 600.0
+    tier: str = "shared"
+    header_split_bytes: int = HEADER_SPLIT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStats:
+    """What a `Checkpoint` did so far, on this rank."""
+
+    saves: int = 0
+    committed: int = 0
+    failed: int = 0
+    staged_bytes: int = 0
+    written_bytes: int = 0
+    blocked_s: float = 0.0
+    verified_bytes: int = 0
+    last_committed_step: int | None = None
+    restored_step: int | None = None
+
+
+def is_due(step: int, every: int, total: int | None) -> bool:
+    """Whether `step`, the number of batches done, is to be saved: every `every` steps, and the last. Pure."""
+    return step > 0 and (step % every == 0 or step == total)
+
+
+class Checkpoint:
+    """Saves and restores the training state of one rank. One training thread calls it; it is a context manager.
+
+    A save stops training for the snapshot alone: every tensor is copied into a slab. A background thread writes it to
+    the home, and the step appears there when all ranks have written theirs. A save that failed is raised by the next
+    `save`, `wait` or `close`, once; Fenced is raised again and again.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        *,
+        generation: Generation,
+        state: TrainingState,
+        data: Feed | None,
+        every: int,
+        ledger: Ledger,
+        options: SaveOptions | None = None,
+    ) -> None:
+        if every < 1:
+            raise ConfigError(f"every={every} steps", hint="give 1 or more")
+        self._home = home
+        self._generation = generation
+        self._rank = generation.layout.dp_rank
+        self._world = generation.layout.dp_size
+        self._state = state
+        self._data = data
+        self._every = every
+        self._ledger = ledger
+        self._options = options or SaveOptions()
+        self._snapshot = Snapshot()
+        self._background = Background(f"stoker-checkpoint-{self._rank}")
+        self._plan: tuple[Sequence[TensorEntry], SavePlan, str] | None = None
+        self._last: Save | None = None
+        self._unsettled: list[Save] = []  # saves whose end nobody has looked at
+        self._fenced: Fenced | None = None
+        self._lock = threading.Lock()
+        self._stats = CheckpointStats()
+        self._closed = False
+
+    def restore(self) -> int | None:
+        """Bring the state to the newest complete step; the number of batches done there, None in a fresh run.
+
+        Every byte is checked against its digest before anything live is touched. All ranks restore the step that rank
+        0 chose when the generation began, on any number of ranks. The position goes to `data`.
+
+        Raises CheckpointMissing if steps were committed but none can be restored, DigestMismatch, Truncated or NotFound
+        naming the file, CheckpointError if the state does not fit, ConfigError if the data do not.
+        """
+        self._check_open()
+        step = self._generation.restore
+        if step is None:
+            if self._generation.committed:
+                raise CheckpointMissing(
+                    f"steps of run {self._generation.run!r} were committed, but none of them is whole any more",
+                    self._home.url,
+                    hint="bring one back, or start under another run name",
+                )
+            return None
+        started_ns = time.perf_counter_ns()
+        done = restore_step(self._home, self._generation, self._state, self._data)
+        took_ns = time.perf_counter_ns() - started_ns
+        self._ledger.add(Counter.RESTORES, 1)
+        self._ledger.add(Counter.RESTORE_NS, took_ns)
+        self._ledger.add(Counter.RESTORED_BYTES, done.restored_bytes)
+        self._ledger.add(Counter.VERIFIED_BYTES, done.verified_bytes)
+        with self._lock:
+            self._stats = replace(self._stats, restored_step=step.step, verified_bytes=done.verified_bytes)
+        _log.info(
+            "restored step %d of generation %d: %s in %s",
+            *(step.step, step.generation, format_bytes(done.restored_bytes), format_seconds(took_ns / _NS)),
+        )
+        return step.step
+
+    def save(self, after: HasStep | int) -> Save:
+        """Save the state after a batch (or after the batch of this number); returns when the snapshot is taken.
+
+        Saves `step-{after.step + 1:08d}`: the number of batches done. Waits if the save before is still being written.
+        The same step again gives the same save. Raises what became of an earlier save (SaveFailed, Fenced),
+        CheckpointError for what cannot be saved, CapacityError, TimedOut if the save before does not end.
+        """
+        entered_ns = time.perf_counter_ns()
+        self._check_open()
+        step = _steps_done(after)
+        self._raise_failure()
+        last = self._last
+        if last is not None and last.step == step:
+            if last.error is None:
+                return last
+            if self._world > 1:
+                raise CheckpointError(
+                    f"step {step} was given up by this generation, and other ranks may know", hint="save a later step"
+                )
+        if last is not None:
+            last.wait_written()
+        staged = self._stage(StepId(generation=self._generation.number, step=step))
+        size_bytes = staged.plan.size_bytes
+        save = Save(step, tier=self._options.tier, limit_s=LIMIT_RATIO * self._options.deadline_s)
+        self._last = save
+        self._unsettled.append(save)
+        self._background.submit(lambda: self._finish(staged, save))
+        blocked_ns = time.perf_counter_ns() - entered_ns
+        self._ledger.record_checkpoint(step, blocked_ns, size_bytes)
+        with self._lock:
+            was = self._stats
+            self._stats = replace(
+                was,
+                saves=was.saves + 1,
+                staged_bytes=was.staged_bytes + size_bytes,
+                blocked_s=was.blocked_s + blocked_ns / _NS,
+            )
+        return save
+
+    def save_if_due(self, after: HasStep | int) -> Save | None:
+        """`save` if the step is due: every `every` steps, and the last of `data`. The same answer on every rank."""
+        self._check_open()
+        total = len(self._data) if self._data is not None else None
+        return self.save(after) if is_due(_steps_done(after), self._every, total) else None
+
+    def wait(self, until: str | None = None) -> None:
+        """Wait until all saves are durable and visible in tier `until`. Raises as `Save.wait` does."""
+        for save in list(self._unsettled):
+            save.wait(until)
+        self._raise_failure()
+
+    def stats(self) -> CheckpointStats:
+        """What was done so far on this rank."""
+        with self._lock:
+            return self._stats
+
+    def close(self) -> None:
+        """Wait for what is staged and let go of the memory. Idempotent. Raises what `wait` does."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self.wait()
+        finally:
+            self._snapshot.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except StokerError as failure:
+            if error is None:
+                raise
+            _log.warning("a save failed as well: %s", failure.what)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the checkpoint is closed", self._home.url)
+
+    def _raise_failure(self) -> None:
+        """Raise the error of an earlier save, unless someone was told; being fenced is told for ever."""
+        settled = [save for save in self._unsettled if save.settled]
+        self._unsettled = [save for save in self._unsettled if save not in settled]
+        self._fenced = self._fenced or next((s.error for s in settled if isinstance(s.error, Fenced)), None)
+        if self._fenced is not None:
+            raise self._fenced
+        for save in settled:
+            error = save.take_failure()
+            if error is not None:
+                raise error
+
+    def _stage(self, step: StepId) -> Staged:
+        """Take the snapshot. If this rank cannot, rank 0 is told, so that it need not wait."""
+        try:
+            capture = self._state.capture()
+            plan, deal = self._plan_for(capture)
+            position = self._data.position(step.step - 1).to_json() if self._data is not None else None
+            scalars = capture.scalars
+            return Staged(
+                attempt=Attempt(
+                    run=self._generation.run,
+                    id=step,
+                    rank=self._rank,
+                    world=self._world,
+                    deal=deal,
+                    deadline_s=self._options.deadline_s,
+                ),
+                plan=plan,
+                image=self._snapshot.take(capture, plan),
+                state=RankState(rng=capture.rng, scalars=scalars.private),
+                position=position,
+                shared=scalars.shared,
+            )
+        except Exception as error:
+            attempt = Attempt(self._generation.run, step, self._rank, self._world, "", self._options.deadline_s)
+            give_up(self._home, attempt, f"the snapshot failed: {error}")
+            raise
+
+    def _plan_for(self, capture: Capture) -> tuple[SavePlan, str]:
+        """What this rank writes, and the digest of the deal: as last time if the state has the same tensors."""
+        entries = tuple(capture.entries)
+        if self._plan is None or self._plan[0] != entries:
+            if self._world == 1:
+                _check_alone(entries)
+            mine = own_entries(entries, self._rank, self._world)
+            plan = plan_save(mine, self._rank, self._world, header_split_bytes=self._options.header_split_bytes)
+            self._plan = (entries, plan, deal_digest(entries, self._world))
+        return self._plan[1:]
+
+    def _finish(self, staged: Staged, save: Save) -> None:
+        """The background thread's part."""
+        error = publish(self._home, staged, save)
+        try:
+            with self._lock:
+                was = self._stats
+                self._stats = replace(
+                    was,
+                    committed=was.committed + (error is None),
+                    failed=was.failed + (error is not None),
+                    written_bytes=was.written_bytes + save.written_bytes,
+                    last_committed_step=save.step if error is None else was.last_committed_step,
+                )
+            self._ledger.add(Counter.CHECKPOINT_BYTES, save.written_bytes)
+            self._ledger.add(Counter.CHECKPOINTS_FAILED if error else Counter.CHECKPOINTS_COMMITTED, 1)
+        finally:
+            save.settle(error)
+
+
+def _steps_done(after: HasStep | int) -> int:
+    step = (after if isinstance(after, int) else after.step) + 1
+    if step < 0:
+        raise ConfigError(f"save after step {step - 1}", hint="give the last step done, or -1 before the first")
+    return step
+
+
+def _check_alone(entries: Sequence[TensorEntry]) -> None:
+    parts = [entry.name for entry in entries if entry.share is Share.CHUNK and entry.shape != entry.global_shape]
+    if parts:
+        raise LayoutError(
+            f"{len(parts)} tensors are spread over several ranks, {parts[0]!r} first, but the layout has one rank",
+            hint="give every process its own rank: start with torchrun, or pass layout=stoker.Layout(...)",
+        )
