@@ -55,7 +55,6 @@ class AtomicFile:
         self.size_bytes = 0
         make_dirs(target.parent)
         self._fd, self._temp = _open_temp(target.parent)
-        self._published = False
 
     def write(self, data: ReadBuffer) -> None:
         """Append all of `data`. Raises OSError, ClosedError after commit or discard."""
@@ -83,7 +82,6 @@ class AtomicFile:
             self._publish_new()
         else:
             self._temp.replace(self.target)
-            self._published = True
             crash.durable("rename", str(self.target))
             crash.point("atomic-renamed")
         fsync_dir(self.target.parent)
@@ -95,11 +93,10 @@ class AtomicFile:
         """Remove the temporary file; no effect after `commit`."""
         if self._fd < 0:
             return
-        if not self._published:
-            with contextlib.suppress(FileNotFoundError):
-                self._temp.unlink()
-                crash.durable("unlink", str(self._temp))
-                crash.point("atomic-discarded")
+        with contextlib.suppress(FileNotFoundError):  # its directory was renamed or removed, or a commit came half-way
+            self._temp.unlink()
+            crash.durable("unlink", str(self._temp))
+            crash.point("atomic-discarded")
         self._close()
 
     def __enter__(self) -> Self:
@@ -120,14 +117,12 @@ class AtomicFile:
             if error.errno not in _NO_LINKS:
                 raise
             _rename_noreplace(self._temp, self.target)
-            self._published = True
             crash.durable("rename", str(self.target))
             crash.point("atomic-renamed-new")
             return
         crash.durable("link", str(self.target))
         crash.point("atomic-linked")
         self._temp.unlink()
-        self._published = True
         crash.durable("unlink", str(self._temp))
         crash.point("atomic-unlinked")
 

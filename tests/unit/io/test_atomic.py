@@ -498,6 +498,7 @@ def test_a_link_or_a_pipe_with_a_temporary_name_does_not_hold_the_sweep_up(tmp_p
     os.mkfifo(tmp_path / f".tmp-{host_id()}-pipe")
     sweep(tmp_path)
     assert (tmp_path / "precious").read_bytes() == b"1"
+    assert (tmp_path / f".tmp-{host_id()}-link").is_symlink()
 
 
 def test_a_writer_whose_file_is_swept_before_it_is_locked_takes_another_name(tmp_path, monkeypatch):
@@ -515,6 +516,16 @@ def test_a_writer_whose_file_is_swept_before_it_is_locked_takes_another_name(tmp
     write_file(tmp_path / "file", b"1")
     assert swept == [1]
     assert names(tmp_path) == {"file"}
+
+
+def test_a_writer_whose_file_a_sweep_still_holds_does_not_use_it(tmp_path, monkeypatch):
+    answers = [False, True]
+    monkeypatch.setattr(ofd, "try_lock", lambda _: answers.pop(0))
+    with AtomicFile(tmp_path / "file") as file:
+        assert answers == []
+        assert len(temps(tmp_path)) == 2
+        file.commit()
+    assert len(temps(tmp_path)) == 1
 
 
 def test_a_place_where_every_new_file_is_removed_is_an_error(tmp_path, monkeypatch):

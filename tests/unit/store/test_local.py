@@ -171,6 +171,16 @@ def test_sweep_removes_what_killed_writers_left_below_a_prefix(store, tmp_path):
     assert [info.key for info in store.list()] == ["a/live"]
 
 
+def test_only_directories_that_can_hold_the_prefix_are_walked(store, tmp_path, monkeypatch):
+    for name in ("a/b/c/1", "a/bb/2", "a/x/3", "z/4"):
+        store.write(Key(name), b"1")
+    walked = []
+    real = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: walked.append(str(Path(path).relative_to(tmp_path))) or real(path))
+    assert {info.key for info in store.list("a/b")} == {"a/b/c/1", "a/bb/2"}
+    assert set(walked) == {"a", "a/b", "a/b/c", "a/bb"}
+
+
 # ---- key and prefix
 
 
@@ -296,6 +306,40 @@ def test_a_store_closed_under_a_read_lets_it_finish(store, tmp_path):
     assert open_files_below(tmp_path) == 0
     with pytest.raises(ClosedError):
         store.read(KEY)
+
+
+def test_the_file_read_least_recently_is_given_up(tmp_path, monkeypatch):
+    paths = [str(tmp_path / name) for name in "abc"]
+    for path in paths:
+        Path(path).write_bytes(b"1")
+    opened = []
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda path, flags: opened.append(path[-1]) or real(path, flags))
+    table = Descriptors(2)
+    for name in "abacab":
+        with table.open(paths["abc".index(name)]):
+            pass
+    assert "".join(opened) == "abcb"
+    table.close()
+
+
+def test_a_file_that_two_threads_open_at_once_is_kept_once(tmp_path, monkeypatch):
+    path = str(tmp_path / "file")
+    Path(path).write_bytes(b"1")
+    table = Descriptors(4)
+    real = os.open
+
+    def open_twice(name, flags):
+        monkeypatch.setattr(os, "open", real)
+        with table.open(path):  # what another thread does meanwhile
+            return real(name, flags)
+
+    monkeypatch.setattr(os, "open", open_twice)
+    with table.open(path) as fd:
+        assert os.pread(fd, 1, 0) == b"1"
+        assert open_files_below(tmp_path) == 1
+    table.close()
+    assert open_files_below(tmp_path) == 0
 
 
 def test_descriptors_opened_at_once_by_many_threads_are_all_closed(tmp_path):
