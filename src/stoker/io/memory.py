@@ -1,0 +1,223 @@
+"""Shared memory without names: the arena that batches lie in, the slots lent from it, the slab of a snapshot.
+
+Both are memfds mapped into this process: nothing appears in a file system, and the kernel frees them when the last
+process that holds them ends. Pages cost memory once they are written, not before.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import threading
+import weakref
+from bisect import bisect
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.errors import CapacityError, ClosedError, InternalError, UnsupportedError
+from stoker.units import format_bytes
+
+ALIGNMENT: Final = 64  # a cache line, and what any vector load or DMA of a batch wants
+
+
+def align(count: int) -> int:
+    """`count` rounded up to a multiple of 64."""
+    return -(-count // ALIGNMENT) * ALIGNMENT
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A part of an arena: `nbytes` from `offset` on, which is a multiple of 64."""
+
+    offset: int
+    nbytes: int
+
+
+class Arena:
+    """Memory of a fixed size from which slots are taken, first-fit, and lent. Thread-safe.
+
+    A slot is taken (`take`), used through `view` while it is filled, and then lent (`lend`). It comes back when the
+    last view of the loan dies: the death of the loan only puts it on a queue, since it may happen in any thread, in
+    the middle of a garbage collection and under any lock. `reclaim` makes such slots free again; one thread calls it.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        self._fd = _memfd("stoker-arena", size_bytes)
+        self._map: mmap.mmap | None = _map(self._fd, size_bytes)
+        self._lock = threading.Lock()
+        self._returned: SimpleQueue[Slot | None] = SimpleQueue()
+        self._free = [(0, size_bytes // ALIGNMENT * ALIGNMENT)]  # [start, stop), ascending, never touching
+        self._taken: dict[int, int] = {}
+        self._taken_bytes = 0
+        self._peak_bytes = 0
+        self.size_bytes = size_bytes
+
+    @property
+    def address(self) -> int:
+        """Where the mapping begins in this process; another after `grow`."""
+        return int(np.frombuffer(self._open_map(), np.uint8).ctypes.data)
+
+    @property
+    def taken_bytes(self) -> int:
+        """Bytes of the slots that are taken or lent, padding included."""
+        return self._taken_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that `taken_bytes` ever was."""
+        return self._peak_bytes
+
+    def take(self, nbytes: int) -> Slot | None:
+        """The first free place of `nbytes`, or None if there is none. Slots on their way back do not count as free."""
+        size = max(align(nbytes), ALIGNMENT)
+        with self._lock:
+            for index, (start, stop) in enumerate(self._free):
+                if stop - start >= size:
+                    self._free[index : index + 1] = [(start + size, stop)] if stop - start > size else []
+                    self._taken[start] = size
+                    self._taken_bytes += size
+                    self._peak_bytes = max(self._peak_bytes, self._taken_bytes)
+                    return Slot(start, nbytes)
+        return None
+
+    def give(self, slot: Slot) -> None:
+        """Make a slot free at once. Only for one that was never lent: others come back by themselves."""
+        with self._lock:
+            size = self._taken.pop(slot.offset, None)
+            if size is None:
+                raise InternalError(f"slot at {slot.offset} given back twice, or never taken")
+            self._taken_bytes -= size
+            self._insert(slot.offset, slot.offset + size)
+
+    def _insert(self, start: int, stop: int) -> None:
+        """Add a free range, joined with those it touches."""
+        index = bisect(self._free, (start, stop))
+        first, last = index, index
+        if index and self._free[index - 1][1] == start:
+            start, first = self._free[index - 1][0], index - 1
+        if index < len(self._free) and self._free[index][0] == stop:
+            stop, last = self._free[index][1], index + 1
+        self._free[first:last] = [(start, stop)]
+
+    def view(self, slot: Slot) -> NDArray[np.uint8]:
+        """The bytes of a taken slot, uint8[nbytes], for whoever fills it; does not keep the slot."""
+        return np.ndarray((slot.nbytes,), np.uint8, buffer=self._open_map(), offset=slot.offset)
+
+    def lend(self, slot: Slot) -> NDArray[np.uint8]:
+        """The bytes of a taken slot, uint8[nbytes]: the slot returns when this array and all views of it are dead.
+
+        Views are numpy arrays, memoryviews and tensors made from it or from each other. Costs 1.5 us.
+        """
+        loan = self.view(slot)
+        weakref.finalize(loan, self._returned.put, slot).atexit = False
+        return loan
+
+    def reclaim(self, timeout_s: float | None = 0) -> int:
+        """Make the slots free whose loans died, and return how many; waits for one up to `timeout_s` (None: for ever).
+
+        Also returns when `wake` was called.
+        """
+        count = 0
+        try:
+            slot = self._returned.get(timeout_s != 0, timeout_s)
+            while True:
+                if slot is not None:
+                    self.give(slot)
+                    count += 1
+                slot = self._returned.get_nowait()
+        except Empty:
+            return count
+
+    def wake(self) -> None:
+        """Let the thread in `reclaim` return now. Callable from anywhere, as a loan's death is."""
+        self._returned.put(None)
+
+    def grow(self, size_bytes: int) -> None:
+        """Make the arena larger. Slots stay where they are; views made before stay valid."""
+        with self._lock:
+            _resize(self._fd, size_bytes)
+            self._map = _map(self._fd, size_bytes)
+            start, self.size_bytes = self.size_bytes // ALIGNMENT * ALIGNMENT, size_bytes
+            self._insert(start, size_bytes // ALIGNMENT * ALIGNMENT)
+
+    def close(self) -> None:
+        """Let go of the memory; what is lent stays until its views die. Idempotent."""
+        with self._lock:
+            if self._map is not None:
+                self._map = None
+                self._free = []
+                os.close(self._fd)
+
+    def _open_map(self) -> mmap.mmap:
+        if self._map is None:
+            raise ClosedError("the arena is closed")
+        return self._map
+
+
+class Slab:
+    """Memory for one snapshot at a time, used again for the next. To grow, make a larger one and close this one."""
+
+    def __init__(self, size_bytes: int) -> None:
+        fd = _memfd("stoker-slab", size_bytes)
+        try:
+            self._map: mmap.mmap | None = _map(fd, size_bytes)
+        finally:
+            os.close(fd)
+        self.size_bytes = size_bytes
+
+    def view(self, start: int, stop: int) -> NDArray[np.uint8]:
+        """Bytes [start, stop), uint8, writable. Raises ClosedError; InternalError beyond the end."""
+        if self._map is None:
+            raise ClosedError("the slab is closed")
+        if not 0 <= start <= stop <= self.size_bytes:
+            raise InternalError(f"bytes [{start}, {stop}) of a slab of {self.size_bytes}")
+        return np.ndarray((stop - start,), np.uint8, buffer=self._map, offset=start)
+
+    def close(self) -> None:
+        """Let go of the memory; views that are still held keep it. Idempotent."""
+        self._map = None
+
+
+def _memfd(name: str, size_bytes: int) -> int:
+    if not hasattr(os, "memfd_create"):
+        raise UnsupportedError("this platform has no memfd", hint="stoker runs on Linux")
+    try:
+        fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    except OSError as error:
+        raise _refused(error, size_bytes) from error
+    try:
+        _resize(fd, size_bytes)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _resize(fd: int, size_bytes: int) -> None:
+    try:
+        os.ftruncate(fd, max(size_bytes, ALIGNMENT))
+    except (OSError, OverflowError) as error:
+        raise _refused(error, size_bytes) from error
+
+
+def _map(fd: int, size_bytes: int) -> mmap.mmap:
+    try:
+        return mmap.mmap(fd, max(size_bytes, ALIGNMENT))
+    except (OSError, OverflowError) as error:
+        raise _refused(error, size_bytes) from error
+
+
+def _refused(error: OSError | OverflowError, size_bytes: int) -> CapacityError:
+    code = error.errno if isinstance(error, OSError) else None
+    reason = os.strerror(code).lower() if code else str(error)
+    if code in (errno.EMFILE, errno.ENFILE):
+        return CapacityError(f"no shared memory: {reason}", hint="raise the limit of open files (ulimit -n)")
+    return CapacityError(
+        f"no address space for {format_bytes(size_bytes)} of shared memory: {reason}",
+        hint="ask for less, or raise the limit of virtual memory (ulimit -v)",
+    )
