@@ -117,3 +117,9 @@ class PromotingStore(Store, Protocol):
 
     def list_dirs(self, prefix: str = "") -> Iterator[str]:
         """Names of the directories directly under directory `prefix` (empty: the root), in no promised order."""
+
+    def sweep(self, prefix: str = "") -> int:
+        """Remove what killed writers left anywhere under directory `prefix`; returns how much it was.
+
+        Never touches what a live writer is writing, in this process or another.
+        """

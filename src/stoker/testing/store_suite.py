@@ -259,6 +259,7 @@ class StoreSuite(WriteSuite, TreeSuite):
                 lambda: tree.delete_tree("a"),
                 lambda: list(tree.list_dirs()),
                 lambda: list(tree.list_dirs("a")),
+                tree.sweep,
             ]
         for use in uses:
             with pytest.raises(ClosedError):

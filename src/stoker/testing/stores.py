@@ -82,6 +82,10 @@ class WrappedStore:
         """Names of the directories under `prefix`, if the inner store promotes."""
         return self._promoting().list_dirs(prefix)
 
+    def sweep(self, prefix: str = "") -> int:
+        """Remove what killed writers left under `prefix`; nothing, if the inner store keeps no files."""
+        return self._promoting().sweep(prefix) if self.inner.limits.promotes else 0
+
     def close(self) -> None:
         """Close the inner store."""
         self.inner.close()

@@ -104,6 +104,15 @@ class TreeSuite(SuiteBase):
         assert set(tree.list_dirs("a/b")) == {"c"}
         assert set(tree.list_dirs("a/b/c")) == set(tree.list_dirs("file")) == set()
 
+    def test_a_sweep_leaves_objects_and_live_writers_alone(self, store: Store) -> None:
+        tree = self.tree(store)
+        store.write(Key("a/b"), b"1")
+        with store.writer(Key("a/live")) as writer:
+            writer.write(b"2")
+            assert tree.sweep() == tree.sweep("a") == tree.sweep("missing") == 0
+            writer.commit()
+        assert self.listing(store) == {("a/b", 1), ("a/live", 1)}
+
     def test_directories_outside_the_store_are_refused(self, store: Store) -> None:
         tree = self.tree(store)
         store.write(Key("a/b"), b"1")
@@ -113,6 +122,7 @@ class TreeSuite(SuiteBase):
             lambda: tree.delete_tree(".."),
             lambda: tree.delete_tree(""),
             lambda: list(tree.list_dirs("..")),
+            lambda: tree.sweep(".."),
         ]
         for use in uses:
             with pytest.raises(ConfigError):

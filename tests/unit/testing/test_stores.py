@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from stoker.errors import CapacityError, InternalError, NotFound, Unavailable
+from stoker.io.host import host_id
 from stoker.store.local import LocalStore
 from stoker.store.memory import MemoryStore
 from stoker.testing import Fault, FaultStore, RecordingStore, SlowStore
@@ -174,6 +175,12 @@ def test_directories_are_refused_by_name_where_the_inner_store_has_none():
         with pytest.raises(InternalError, match="promotes"):
             use()
     assert store.writes == []
+
+
+def test_what_killed_writers_left_is_swept_through_every_wrapper(tmp_path):
+    (tmp_path / f".tmp-{host_id()}-1").write_bytes(b"half")
+    assert SlowStore(RecordingStore(FaultStore(LocalStore(tmp_path)))).sweep() == 1
+    assert RecordingStore(MemoryStore()).sweep() == 0
 
 
 def test_the_stores_work_without_pytest_and_the_suite_asks_for_it():
