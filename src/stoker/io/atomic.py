@@ -165,7 +165,7 @@ def fsync_dir(directory: Path) -> None:
     crash.point("dir-synced")
 
 
-def make_dirs(directory: Path) -> None:
+def make_dirs(directory: Path, mode: int = _DIR_MODE) -> None:
     """Make `directory` and its missing parents, each durable in its own parent. Raises NotADirectoryError."""
     missing = []
     at = directory.absolute()  # so that the way up ends at the root
@@ -174,7 +174,7 @@ def make_dirs(directory: Path) -> None:
         at = at.parent
     for new in reversed(missing):
         try:
-            new.mkdir(_DIR_MODE)
+            new.mkdir(mode)
         except FileExistsError:
             if not new.is_dir():
                 raise NotADirectoryError(errno.ENOTDIR, "a file is in the way of a directory", str(new)) from None

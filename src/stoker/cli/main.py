@@ -1,0 +1,94 @@
+"""The command line: parse, call, map errors to exit codes. One file a verb beside this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Annotated
+
+import click
+import typer
+
+from stoker._version import VERSION
+from stoker.cli.demo import demo
+from stoker.cli.ls import ls
+from stoker.cli.pack import pack
+from stoker.cli.report import report
+from stoker.cli.show import show
+from stoker.errors import StokerError
+
+INTERRUPTED_EXIT_CODE = 130
+
+app = typer.Typer(
+    name="stoker",
+    help="The storage runtime that keeps GPUs fed.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(f"stoker {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """The storage runtime that keeps GPUs fed."""
+
+
+app.command(name="pack")(pack)
+app.command(name="ls")(ls)
+app.command(name="show")(show)
+app.command(name="report")(report)
+app.command(name="demo")(demo)
+
+
+def _error_json(error: StokerError) -> str:
+    return json.dumps(
+        {
+            "error": type(error).__name__,
+            "what": error.what,
+            "where": error.where,
+            "hint": error.hint,
+            "exit_code": error.exit_code,
+            "retryable": error.retryable,
+        }
+    )
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command line with `arguments`; returns the exit code. Errors go to stderr, results to stdout.
+
+    With `--json` an error is one JSON object on stderr, so that stdout holds a result or nothing.
+    """
+    try:
+        result = app(args=arguments, standalone_mode=False)
+    except StokerError as error:
+        text = _error_json(error) if "--json" in arguments else f"stoker: {error}"
+        typer.echo(text, err=True)
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        typer.echo("stoker: interrupted", err=True)
+        return INTERRUPTED_EXIT_CODE
+    except BrokenPipeError:
+        # The reader of our output has gone (`stoker ls | head`): not an error of ours.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return result if isinstance(result, int) else 0
+
+
+def main() -> None:
+    """Entry point of the `stoker` command."""
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,229 @@
+"""`stoker.open` and `Run`: one training job under one name. Owns, builds and closes what the rooms below make.
+
+Nothing below takes a Run: rooms get the values and stores they need.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from stoker.errors import AlreadyExists, ClosedError, ConfigError, RunBusy, UnsupportedError
+from stoker.io.lock import FileLock
+from stoker.ledger import Ledger, LedgerIdentity, ledger_name
+from stoker.store.local import LocalStore
+from stoker.tier.node import NodeDirectory, check_run_name, default_nvme
+from stoker.values import Key, Layout, canonical_json
+
+if TYPE_CHECKING:
+    from stoker.checkpoint.generation import Generation
+    from stoker.checkpoint.save import Checkpoint
+    from stoker.dataset.describe import Dataset
+    from stoker.dataset.recipe import Shuffle
+    from stoker.feed.loader import Loader
+    from stoker.meter.report import Report
+
+DEFAULT_PREFETCH_BYTES: Final = 256 * 1024 * 1024
+
+_log = logging.getLogger("stoker.run")
+
+
+def open(  # noqa: A001  read as stoker.open
+    run: str | None = None,
+    nvme: str | os.PathLike[str] | None = None,
+    shared: str | os.PathLike[str] | None = None,
+    layout: Layout | None = None,
+) -> Run:
+    """Open a run: `with stoker.open(run="run-42") as run: ...`.
+
+    `run` names the job; starting the same name again continues it. Without a name there are loaders and a report, but
+    no checkpoints. `nvme` is a directory on this node (default: `$STOKER_NVME`, the job's scratch, the user's cache);
+    `shared` one that all nodes see, where checkpoints go when it is given. `layout` defaults to what torchrun or
+    Slurm say, else one rank.
+
+    Raises RunBusy if this rank of the run lives on this node already, LayoutError, ConfigError, AccessDenied,
+    CapacityError. With several ranks every rank must call it: rank 0 makes the generation and tells the others.
+    """
+    layout = layout or Layout.from_environment(os.environ)
+    node = NodeDirectory.open(Path(nvme) if nvme is not None else default_nvme(os.environ, os.geteuid()))
+    return Run(run, node=node, shared=Path(shared) if shared is not None else None, layout=layout)
+
+
+class Run:
+    """One start of a training job: its loaders, its checkpoints and its ledger. Made by `stoker.open`."""
+
+    def __init__(self, name: str | None, *, node: NodeDirectory, shared: Path | None, layout: Layout) -> None:
+        self.name = check_run_name(name) if name is not None else None
+        self.layout = layout
+        self._closed = False
+        self._node = node
+        self._shared = shared
+        self._stack = ExitStack()
+        self._home: LocalStore | None = None
+        self._loaders: list[Loader] = []
+        self.generation: Generation | None = None
+        try:
+            if self.name is not None:
+                self._start(self.name)
+            self._ledger = self._open_ledger()
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def _start(self, name: str) -> None:
+        from stoker.checkpoint.generation import start_generation  # noqa: PLC0415  keeps `import stoker` light
+
+        lock = FileLock(self._node.lock(name, self.layout.dp_rank))
+        if not lock.try_acquire():
+            raise RunBusy(
+                f"rank {self.layout.dp_rank} of run {name!r} is already running on this host: {lock.holder()}",
+                where=str(self._node.lock(name, self.layout.dp_rank)),
+                hint="wait for it to end, stop it, or choose another run name",
+            )
+        self._stack.callback(lock.release)
+        if self._shared is None and self.layout.nodes > 1:
+            raise ConfigError(
+                f"run {name!r} spans {self.layout.nodes} nodes but has no shared tier",
+                hint="pass shared= with a directory that all nodes see",
+            )
+        home = self._shared / name if self._shared is not None else self._node.checkpoints(name)
+        self._home = LocalStore(home, create=True)
+        self._stack.callback(self._home.close)
+        rendezvous = None
+        if self.layout.dp_size > 1:
+            rendezvous = _torch("torch.rendezvous").make_rendezvous(self.layout, os.environ)
+        self.generation = start_generation(self._home, run=name, layout=self.layout, rendezvous=rendezvous)
+
+    def _open_ledger(self) -> Ledger:
+        generation = self.generation.number if self.generation else 0
+        path = self._node.ledger(self.name, self.layout.dp_rank, generation) if self.name is not None else None
+        identity = LedgerIdentity(
+            run=self.name or "",
+            rank=self.layout.dp_rank,
+            world=self.layout.dp_size,
+            generation=generation,
+            host=socket.gethostname(),
+        )
+        ledger = Ledger.create(path, identity)
+        self._stack.callback(self._leave_records)
+        self._stack.callback(ledger.close)
+        return ledger
+
+    def loader(
+        self,
+        dataset: Dataset | str | os.PathLike[str],
+        *,
+        global_batch_size: int,
+        seed: int = 0,
+        epochs: int = 1,
+        shuffle: Shuffle = "window",
+        prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
+    ) -> Loader:
+        """Iterate batches of a data set: the same global batches on any number of ranks.
+
+        `global_batch_size` counts samples over all ranks and must be divisible by their number. `shuffle`: "window"
+        (default), "exact" (uniform over the epoch, costs a sort) or False (manifest order, every sample once, the
+        tail padded and marked in `.valid`: evaluation). `prefetch_bytes` bounds what lies ready ahead of use; 0 reads
+        each batch when it is asked for. Raises DatasetError, EmptyDataset, LayoutError, ConfigError, StoreError.
+        """
+        self._check_open()
+        from stoker.feed.open import OrderWish, open_loader  # noqa: PLC0415  keeps `import stoker` light
+        from stoker.feed.options import FeedOptions  # noqa: PLC0415  same
+
+        options = FeedOptions(epochs=epochs, prefetch_bytes=prefetch_bytes)
+        wish = OrderWish(global_batch_size, seed, shuffle)
+        loader = open_loader(dataset, wish, layout=self.layout, options=options, ledger=self._ledger, stack=self._stack)
+        self._loaders.append(loader)
+        return loader
+
+    def checkpoint(
+        self,
+        model: Any,
+        optimizer: Any = None,
+        scheduler: Any = None,
+        data: Loader | None = None,
+        extra: Mapping[str, Any] | None = None,
+        every: int = 100,
+    ) -> Checkpoint:
+        """Save and restore the training state: model, optimizer, scheduler, RNG and position; step always.
+
+        `extra` maps names to objects with `state_dict()` and `load_state_dict()`; `every` is what `save_if_due` goes
+        by, in steps. Raises ConfigError if the run has no name, UnsupportedError without PyTorch.
+        """
+        self._check_open()
+        if self._home is None or self.generation is None:
+            raise ConfigError("a run without a name has no checkpoints", hint='name it: stoker.open(run="run-42")')
+        from stoker.checkpoint.save import Checkpoint  # noqa: PLC0415  keeps `import stoker` light
+
+        state = _torch("torch.state").TorchState(model, optimizer, scheduler, dict(extra or {}))
+        checkpoint = Checkpoint(
+            self._home,
+            generation=self.generation,
+            state=state,
+            data=data,
+            every=every,
+            ledger=self._ledger,
+        )
+        self._stack.callback(checkpoint.close)
+        return checkpoint
+
+    def report(self, gpu_hour_price: float | None = None) -> Report:
+        """What training waited for so far, over the ranks and generations whose ledgers are at hand."""
+        from stoker.meter.find import find_snapshots  # noqa: PLC0415  keeps `import stoker` light
+        from stoker.meter.report import build_report  # noqa: PLC0415  same
+
+        found = [self._ledger.snapshot()]  # the report counts a ledger once, in its newest copy
+        if self.name is not None and self._home is not None:
+            found += find_snapshots(self._node.run(self.name), self._home.root / "ledger")
+        return build_report(found, gpu_hour_price=gpu_hour_price)
+
+    def close(self) -> None:
+        """Finish what is staged, note the end, keep the ledger in the run's home. Idempotent.
+
+        Raises SaveFailed if a save in the background failed, SaveFailed or TimedOut if one cannot be finished.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._stack.close()
+
+    def _leave_records(self) -> None:
+        if self._home is None or self.generation is None:
+            return
+        name = ledger_name(self.layout.dp_rank, self.generation.number)
+        self._home.write(Key(f"ledger/{name}"), self._ledger.image())
+        if self.layout.dp_rank == 0 and any(loader.finished for loader in self._loaders):
+            ended = {"format": 1, "generation": self.generation.number}
+            try:
+                self._home.write(Key("ended.json"), canonical_json(ended), if_absent=True)
+            except AlreadyExists:
+                _log.debug("run %s had ended before", self.name)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"run {self.name!r} is closed")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _torch(name: str) -> Any:
+    from importlib import import_module  # noqa: PLC0415  only runs with checkpoints or several ranks pay for torch
+
+    try:
+        return import_module(f"stoker.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise UnsupportedError("PyTorch is not installed", hint="pip install 'stoker[torch]'") from error

@@ -1,0 +1,1 @@
+"""The places of a node and what lies where in them."""

@@ -1,0 +1,110 @@
+"""The nvme tier's directory on this node: where it is, and what lies where in it.
+
+::
+
+    <nvme>/format                                 "stoker nvme 1"
+    <nvme>/checkpoint/<run>/step-...              checkpoints, when no shared tier is given
+    <nvme>/run/<run>/rank-00012.lock              one process a rank, held by the kernel while it lives
+    <nvme>/run/<run>/rank-00012.g0003.ledger      the account of waits
+
+The directory belongs to one user and is closed to others (0700): caches hold training data.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from stoker.errors import AccessDenied, ConfigError
+from stoker.io.atomic import make_dirs, write_file
+
+FORMAT_NAME: Final = "stoker nvme"
+FORMAT_VERSION: Final = 1
+_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
+
+
+def default_nvme(environ: Mapping[str, str], uid: int) -> Path:
+    """Where the nvme tier lies when nobody says.
+
+    `$STOKER_NVME`, else `$SLURM_TMPDIR/stoker` (node-local scratch of a job), else the user's cache directory, else
+    `$TMPDIR/stoker-<uid>` for a user without a home. Pure: the same environment gives the same place.
+    """
+    if environ.get("STOKER_NVME"):
+        return Path(environ["STOKER_NVME"])
+    if environ.get("SLURM_TMPDIR"):
+        return Path(environ["SLURM_TMPDIR"]) / "stoker"
+    if environ.get("XDG_CACHE_HOME"):
+        return Path(environ["XDG_CACHE_HOME"]) / "stoker"
+    if environ.get("HOME"):
+        return Path(environ["HOME"]) / ".cache" / "stoker"
+    return Path(environ.get("TMPDIR") or "/tmp") / f"stoker-{uid}"  # noqa: S108  the last resort, 0700 and owner-checked
+
+
+def check_run_name(name: str) -> str:
+    """The name itself, if it can be a directory on every store. Raises ConfigError."""
+    if not _RUN_NAME.match(name) or name.endswith((".", ".partial")):
+        raise ConfigError(
+            f"not a run name: {name!r}", hint="letters, digits, '.', '_' and '-', at most 128, as in run-42"
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDirectory:
+    """The opened directory of the nvme tier."""
+
+    root: Path
+
+    @classmethod
+    def open(cls, root: Path) -> Self:
+        """Make the directory if need be (0700), check that it is ours, and note the format.
+
+        A directory of a format this release does not know is left alone: a sibling named after our format is used,
+        nothing is migrated. Raises AccessDenied if it belongs to another user, CapacityError, ConfigError.
+        """
+        root = root.absolute()
+        make_dirs(root, mode=0o700)
+        status = root.stat()
+        if not stat.S_ISDIR(status.st_mode):
+            raise ConfigError(f"the nvme tier is not a directory: {str(root)!r}")
+        if status.st_uid != os.geteuid():
+            raise AccessDenied(
+                f"the nvme tier {str(root)!r} belongs to user {status.st_uid}, not to {os.geteuid()}",
+                hint="give each user a directory of their own: stoker.open(nvme=...) or STOKER_NVME",
+            )
+        mine = f"{FORMAT_NAME} {FORMAT_VERSION}\n"
+        try:
+            found = (root / "format").read_text()
+        except FileNotFoundError:
+            write_file(root / "format", mine.encode(), if_absent=False)
+            return cls(root)
+        if found == mine:
+            return cls(root)
+        suffix = f"-v{FORMAT_VERSION}"
+        if root.name.endswith(suffix):
+            raise ConfigError(
+                f"the nvme tier {str(root)!r} has the unknown format {found.strip()[:40]!r}",
+                hint="choose another directory",
+            )
+        return cls.open(root.with_name(root.name + suffix))
+
+    def checkpoints(self, run: str) -> Path:
+        """The home of a run whose checkpoints stay on this node."""
+        return self.root / "checkpoint" / run
+
+    def run(self, run: str) -> Path:
+        """Locks and ledgers of a run on this node."""
+        return self.root / "run" / run
+
+    def lock(self, run: str, rank: int) -> Path:
+        """The file whose kernel lock says that a rank of the run lives on this node."""
+        return self.run(run) / f"rank-{rank:05d}.lock"
+
+    def ledger(self, run: str, rank: int, generation: int) -> Path:
+        """The account of waits of one rank in one generation."""
+        return self.run(run) / f"rank-{rank:05d}.g{generation:04d}.ledger"

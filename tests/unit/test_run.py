@@ -1,0 +1,173 @@
+"""The user's view: stoker.open, a loader, a checkpoint, a report."""
+
+import inspect
+import json
+
+import pytest
+
+import stoker
+from stoker.errors import ClosedError, ConfigError, EmptyDataset, Fenced, LayoutError, RunBusy, SaveFailed
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture
+def data(tmp_path):
+    folder = tmp_path / "data"
+    with stoker.writer(folder) as w:
+        for i in range(100):
+            w.write(f"s{i:03d}", {"txt": f"sample {i}".encode(), "n.json": json.dumps({"i": i}).encode()})
+    return folder
+
+
+def described(data):
+    return stoker.Dataset(data).fields("txt", "n.json").decode({"txt": "text", "n.json": "json"})
+
+
+def train(nvme, data, *, stop_after=None, shared=None, every=5, name="r"):
+    """A whole user program; returns (resumed step or None, keys per step, weights)."""
+    torch.manual_seed(0)
+    with stoker.open(run=name, nvme=nvme, shared=shared) as run:
+        loader = run.loader(described(data), global_batch_size=8, seed=3, epochs=2)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        state = run.checkpoint(model=model, optimizer=optimizer, data=loader, every=every)
+        state.restore()
+        steps = {}
+        for batch in loader:
+            steps[batch.step] = list(batch.sample_keys)
+            numbers = torch.tensor([[float(row["i"])] * 4 for row in batch["n.json"]])
+            model(numbers / 100).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            state.save_if_due(after=batch)
+            if stop_after is not None and batch.step + 1 == stop_after:
+                break
+    return steps, [p.detach().clone() for p in model.parameters()]
+
+
+def test_a_run_that_stops_and_starts_again_ends_as_one_that_never_stopped(tmp_path, data):
+    whole, weights = train(tmp_path / "a", data)
+    first, _ = train(tmp_path / "b", data, stop_after=13)
+    second, resumed_weights = train(tmp_path / "b", data)
+    assert list(whole) == list(range(24))
+    assert (list(first), list(second)) == (list(range(13)), list(range(10, 24)))
+    assert {**first, **second} == whole
+    assert all(torch.equal(a, b) for a, b in zip(weights, resumed_weights, strict=True))
+
+
+def test_a_finished_run_yields_nothing_more_and_says_that_it_ended(tmp_path, data):
+    train(tmp_path / "a", data)
+    again, _ = train(tmp_path / "a", data)
+    assert again == {}
+    home = tmp_path / "a" / "checkpoint" / "r"
+    assert json.loads((home / "ended.json").read_text())["generation"] == 1
+    assert sorted(p.name for p in (home / "ledger").iterdir()) == ["rank-00000.g0001.ledger", "rank-00000.g0002.ledger"]
+
+
+def test_the_shared_tier_is_the_home_of_the_checkpoints_when_it_is_given(tmp_path, data):
+    train(tmp_path / "n", data, shared=tmp_path / "s")
+    assert (tmp_path / "s" / "r" / "step-00000024.g0001" / "MANIFEST.json").exists()
+    assert not (tmp_path / "n" / "checkpoint").exists()
+
+
+def test_batches_are_mappings_with_step_epoch_valid_and_keys(tmp_path, data):
+    with stoker.open(nvme=tmp_path / "n") as run:
+        loader = run.loader(described(data), global_batch_size=8, seed=3, epochs=2)
+        assert len(loader) == 24
+        batches = list(loader)
+    batch = batches[13]
+    assert sorted(batch) == ["n.json", "txt"]
+    assert (batch.step, batch.epoch, len(batch.sample_keys), batch.valid.all()) == (13, 1, 8, True)
+    assert [f"s{row['i']:03d}" for row in batch["n.json"]] == list(batch.sample_keys)
+    assert batch["txt"] == [f"sample {row['i']}" for row in batch["n.json"]]
+
+
+def test_evaluation_sees_every_sample_once_and_marks_the_pads(tmp_path, data):
+    with stoker.open(nvme=tmp_path / "n") as run:
+        loader = run.loader(described(data), global_batch_size=8, shuffle=False)
+        for _ in range(2):
+            seen = [key for batch in loader for key, valid in zip(batch.sample_keys, batch.valid, strict=True) if valid]
+            assert seen == [f"s{i:03d}" for i in range(100)]
+        assert len(loader) == 13
+
+
+def test_the_report_knows_steps_and_utilisation(tmp_path, data):
+    with stoker.open(run="r", nvme=tmp_path / "n") as run:
+        for _ in run.loader(described(data), global_batch_size=8):
+            pass
+        report = run.report(gpu_hour_price=2.5)
+    assert report.to_json()["steps"] == 12
+    assert "utilisation" in str(report)
+
+
+def test_a_second_start_of_a_run_on_one_host_is_refused_at_once(tmp_path):
+    with stoker.open(run="r", nvme=tmp_path):
+        with pytest.raises(RunBusy, match="rank 0 of run 'r' is already running on this host"):
+            stoker.open(run="r", nvme=tmp_path)
+        with stoker.open(run="other", nvme=tmp_path):
+            pass
+    with stoker.open(run="r", nvme=tmp_path) as run:
+        assert run.generation is not None
+        assert run.generation.number == 2
+
+
+def test_a_second_start_on_another_host_fences_the_first(tmp_path, data):
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises((Fenced, SaveFailed)) as caught, stoker.open(run="r", nvme=tmp_path / "host1", shared=tmp_path / "s") as old:
+        old_loader = old.loader(described(data), global_batch_size=8)
+        old_state = old.checkpoint(model, data=old_loader)
+        old_state.save(after=4).wait()
+        with stoker.open(run="r", nvme=tmp_path / "host2", shared=tmp_path / "s") as new:
+            assert new.generation.number == 2
+            new_state = new.checkpoint(torch.nn.Linear(2, 2), data=new.loader(described(data), global_batch_size=8))
+            new_state.restore()
+        old_state.save(after=9).wait()
+    errors = [caught.value, caught.value.__cause__]
+    assert any(isinstance(error, Fenced) for error in errors)
+    assert sorted(p.name for p in (tmp_path / "s" / "r").glob("step-*")) == ["step-00000005.g0001"]
+
+
+def test_a_run_without_a_name_has_no_checkpoints_and_leaves_no_files(tmp_path, data):
+    with stoker.open(nvme=tmp_path / "n") as run:
+        list(run.loader(described(data), global_batch_size=8))
+        with pytest.raises(ConfigError, match="without a name"):
+            run.checkpoint(torch.nn.Linear(1, 1))
+    assert sorted(p.name for p in (tmp_path / "n").iterdir()) == ["format"]
+
+
+def test_several_nodes_without_a_shared_tier_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="spans 2 nodes but has no shared tier"):
+        stoker.open(run="r", nvme=tmp_path, layout=stoker.Layout(dp_rank=0, dp_size=2, node=0, nodes=2))
+
+
+def test_a_batch_that_ranks_cannot_share_is_refused(tmp_path, data):
+    with stoker.open(nvme=tmp_path / "n", layout=stoker.Layout(0, 3)) as run, pytest.raises(LayoutError, match="3"):
+        run.loader(described(data), global_batch_size=8)
+
+
+def test_fewer_samples_than_a_batch_are_refused_with_both_numbers(tmp_path, data):
+    with stoker.open(nvme=tmp_path / "n") as run, pytest.raises(EmptyDataset, match=r"100.*101|101.*100"):
+        run.loader(described(data), global_batch_size=101)
+
+
+def test_a_closed_run_says_so(tmp_path, data):
+    run = stoker.open(run="r", nvme=tmp_path / "n")
+    run.close()
+    run.close()
+    with pytest.raises(ClosedError):
+        run.loader(described(data), global_batch_size=8)
+
+
+def test_an_unknown_scheme_is_refused_naming_the_known(tmp_path):
+    with stoker.open(nvme=tmp_path / "n") as run, pytest.raises(ConfigError, match="s3"):
+        run.loader("s3://bucket/train", global_batch_size=8)
+
+
+def test_what_later_versions_bring_is_absent_and_not_a_stub():
+    assert not {"mix", "load", "torch_dataset"} & set(dir(stoker))
+    with pytest.raises(AttributeError):
+        stoker.mix  # noqa: B018
+    assert "device" not in inspect.signature(stoker.Run.loader).parameters
+    assert "object" not in inspect.signature(stoker.open).parameters
+    assert not hasattr(stoker.Dataset("x"), "on_bad")
