@@ -2,8 +2,8 @@
 
 What others may have made is looked for in listings, never by name: NFS remembers for a minute that a name was absent.
 
-Who may do what keeps a step from being torn: only rank 0 commits or gives a step up; the others remove what they wrote
-once rank 0 has given it up, and nothing otherwise. A rank that cannot write says so in a note that rank 0 finds.
+Who may do what keeps a step from being torn: only rank 0 commits or gives a step up. A rank that has left its receipt
+removes nothing until rank 0 has given the step up. A rank that cannot write says so in a note that rank 0 finds.
 """
 
 from __future__ import annotations
@@ -109,7 +109,11 @@ def commit(home: Home, attempt: Attempt, position: Json, shared: Mapping[str, Js
 
     Raises SaveFailed naming the rank that failed, or whose receipt did not come in `deadline_s`; Fenced.
     """
-    receipts = _await_receipts(home, attempt)
+    try:
+        receipts = _await_receipts(home, attempt)
+    except Fenced:
+        remove_partial(home, attempt)
+        raise
     crash.point("commit-receipts-complete")
     files = _check_receipts(home, attempt, receipts)
     manifest = Manifest(
@@ -125,10 +129,17 @@ def commit(home: Home, attempt: Attempt, position: Json, shared: Mapping[str, Js
     )
     home.write(Key(f"{attempt.id.partial}/{MANIFEST_NAME}"), encode_manifest(manifest))
     crash.point("commit-manifest-written")
-    # A generation that began before this look may have removed the data; one that begins after it finds the manifest
-    # and finishes the step itself.
-    check_newest(home, attempt.id.generation)
-    _check_present(home, attempt.id.partial, manifest)
+    # A generation that began before this look may have removed the data, and then the manifest goes as well. One that
+    # begins later, or has not come so far, finds a whole step and finishes it: nothing may be removed under it.
+    gone = _find_gone(home, attempt.id.partial, manifest)
+    try:
+        check_newest(home, attempt.id.generation)
+    except Fenced:
+        if gone:
+            remove_partial(home, attempt)
+        raise
+    if gone:
+        raise SaveFailed(f"{len(gone)} files of step {attempt.id.step} were removed, {gone[0]!r} first", home.url)
     promote(home, attempt.id)
 
 
@@ -162,28 +173,35 @@ def await_outcome(home: Home, attempt: Attempt) -> None:
 
 
 def give_up(home: Home, attempt: Attempt, reason: str) -> None:
-    """Say that the step will not be: rank 0 removes it and tells the others, another rank tells rank 0.
+    """Say that the step will not be: rank 0 tells the others and removes it, another rank tells rank 0.
 
     Never raises: a home that refuses this too is only logged, and the next start cleans up.
     """
-    try:
-        if attempt.rank == 0:
-            home.delete_tree(attempt.id.partial)
-            crash.point("commit-partial-removed")
-        if attempt.world > 1:
-            note = Note(CHECKPOINT_FORMAT, attempt.rank, reason)
-            home.write(Key(f"{attempt.id.aborted}/{receipt_name(attempt.rank)}"), encode(note))
-            crash.point("commit-note-written")
-    except StokerError as error:
-        _log.warning("could not tidy up after step %d; the next start will: %s", attempt.id.step, error.what)
+    told = attempt.world == 1 or _leave_note(home, attempt, reason)
+    if attempt.rank == 0:
+        remove_partial(home, attempt)
+        if not told:  # the disk may have been full
+            _leave_note(home, attempt, reason)
 
 
 def remove_partial(home: Home, attempt: Attempt) -> None:
     """Remove what is written of a step that rank 0 has given up, or that a newer generation fenced. Never raises."""
     try:
         home.delete_tree(attempt.id.partial)
+        crash.point("commit-partial-removed")
     except StokerError as error:
         _log.warning("could not remove step %d; the next start will: %s", attempt.id.step, error.what)
+
+
+def _leave_note(home: Home, attempt: Attempt, reason: str) -> bool:
+    note = Note(CHECKPOINT_FORMAT, attempt.rank, reason)
+    try:
+        home.write(Key(f"{attempt.id.aborted}/{receipt_name(attempt.rank)}"), encode(note))
+        crash.point("commit-note-written")
+    except StokerError as error:
+        _log.warning("could not tell the other ranks that step %d failed: %s", attempt.id.step, error.what)
+        return False
+    return True
 
 
 def _await_receipts(home: Home, attempt: Attempt) -> dict[int, bytes]:
@@ -249,11 +267,9 @@ def _check_sizes(home: Home, directory: str, receipt: Receipt) -> None:
             raise SaveFailed(f"{file.name!r} has {size:,} bytes, rank {receipt.rank} wrote {file.bytes:,}", home.url)
 
 
-def _check_present(home: Home, directory: str, manifest: Manifest) -> None:
+def _find_gone(home: Home, directory: str, manifest: Manifest) -> list[str]:
     names = {info.key.rpartition("/")[2] for info in home.list(f"{directory}/")}
-    gone = [file.name for file in manifest.files if file.name not in names]
-    if gone:
-        raise SaveFailed(f"{len(gone)} files of step {manifest.step} were removed, {gone[0]!r} first", home.url)
+    return [file.name for file in manifest.files if file.name not in names]
 
 
 def _notes(home: Home, attempt: Attempt) -> dict[int, Note]:

@@ -121,12 +121,20 @@ def publish(home: Home, staged: Staged, save: Save) -> StokerError | None:
             commit(home, attempt, staged.position, staged.shared)
         else:
             await_outcome(home, attempt)
-    except Fenced as error:
-        remove_partial(home, attempt)
-        return error
     except Exception as error:  # noqa: BLE001  the thread's boundary: the next save, wait() or close() raises it
-        return _fail(home, attempt, error, received=received)
+        return _fail(home, attempt, error if received else _cause(home, attempt, error), received=received)
     return None
+
+
+def _cause(home: Home, attempt: Attempt, error: Exception) -> Exception:
+    """Why writing failed: if rank 0 gave the step up or a newer generation began, the directory vanished under it."""
+    try:
+        check_wanted(home, attempt)
+    except (SaveFailed, Fenced) as reason:
+        return reason
+    except StokerError:
+        return error
+    return error
 
 
 def _write(home: Home, staged: Staged) -> int:
@@ -156,12 +164,14 @@ def _write(home: Home, staged: Staged) -> int:
 def _fail(home: Home, attempt: Attempt, error: Exception, *, received: bool) -> StokerError:
     """Tidy up as far as this rank may, and make an error of the room of any other."""
     what = error.what if isinstance(error, StokerError) else f"{type(error).__name__}: {error}"
-    by_rank_0 = attempt.rank and isinstance(error, SaveFailed)
-    if by_rank_0:
+    if isinstance(error, Fenced):
+        if not received:  # without this rank's receipt the step cannot be whole, so nobody is finishing it
+            remove_partial(home, attempt)
+    elif attempt.rank and isinstance(error, SaveFailed):  # rank 0 gave it up
         remove_partial(home, attempt)
     elif attempt.rank == 0 or not received:
         give_up(home, attempt, what)
-    if isinstance(error, SaveFailed | TimedOut):
+    if isinstance(error, SaveFailed | TimedOut | Fenced):
         failure: StokerError = error
     else:
         failure = SaveFailed(

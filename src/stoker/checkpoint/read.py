@@ -52,10 +52,12 @@ class StepReader:
     def header(self, file: WrittenFile) -> tuple[Header, int]:
         """What the file holds, from verified bytes; and how many bytes were verified. Raises FormatError as well."""
         where = self.where(file.name)
-        first = bytearray(min(file.bytes, SIZE_BYTES))
-        count = self.fill(file, [Span(0, len(first), memoryview(first))])
-        data = bytearray(header_bytes(first, file.bytes, where))
-        count = max(count, self.fill(file, [Span(0, len(data), memoryview(data))]))
+        data = bytearray(min(file.bytes, CHUNK_BYTES))  # most headers are smaller than the chunk that is read anyway
+        count = self.fill(file, [Span(0, len(data), memoryview(data))]) if data else 0
+        size = header_bytes(data[:SIZE_BYTES], file.bytes, where)
+        if size > len(data):
+            data = bytearray(size)
+            count += self.fill(file, [Span(0, len(data), memoryview(data))])
         return parse_header(data, file.bytes, where), count
 
     def fill(self, file: WrittenFile, spans: Sequence[Span]) -> int:

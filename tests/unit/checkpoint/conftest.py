@@ -105,7 +105,11 @@ def start(home):
         wire = Wire()
         generations = [
             start_generation(
-                store, run=run, layout=Layout(rank, world), rendezvous=wire.end(rank) if world > 1 else None, deadline_s=5
+                store,
+                run=run,
+                layout=Layout(rank, world),
+                rendezvous=wire.end(rank) if world > 1 else None,
+                deadline_s=5,
             )
             for rank in range(world)
         ]

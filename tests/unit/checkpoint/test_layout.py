@@ -99,11 +99,14 @@ def test_every_tensor_has_its_aligned_place_in_a_file_that_says_so(entries, limi
 
 
 def test_a_large_header_is_split_and_no_file_passes_the_limit():
-    entries = [TensorEntry.whole(f"model.ebenholz\U0001f332\\\"{i}", "U8", (1,)) for i in range(200)]
+    entries = [TensorEntry.whole(f'model.ebenholz\U0001f332\\"{i}', "U8", (1,)) for i in range(200)]
     plan = plan_save(entries, 0, 1, header_split_bytes=9000)
     assert len(plan.files) > 2
     assert all(len(file.header.rstrip(b" ")) <= 9000 for file in plan.files)
-    assert [file.name for file in plan.files[:2]] == ["rank-00000-of-00001.safetensors", "rank-00000-of-00001.1.safetensors"]
+    assert [file.name for file in plan.files[:2]] == [
+        "rank-00000-of-00001.safetensors",
+        "rank-00000-of-00001.1.safetensors",
+    ]
 
 
 def test_private_tensors_are_stored_under_the_name_with_the_rank():
