@@ -10,12 +10,13 @@ NODE = re.compile(r"`(tests/[\w/]+\.py)((?:::\w+)+)`")
 
 
 def ids_in(text):
-    """Node ids of a test module, without its path: `::test_x`, `::TestY::test_x`; also of bases in the same module."""
+    """Node ids of a test module, without its path: `::test_x`, `::TestY` (a whole suite), `::TestY::test_x`."""
     found = set()
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             found.add(f"::{node.name}")
         elif isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
+            found.add(f"::{node.name}")
             found |= {f"::{node.name}::{f.name}" for f in node.body if isinstance(f, ast.FunctionDef)}
     return found
 
