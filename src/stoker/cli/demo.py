@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,12 +27,12 @@ def demo(
 
     Exit code 1 if anything does not hold.
     """
-    try:
-        import torch  # noqa: F401  asked for early: the error should come before the work
-    except ModuleNotFoundError as error:
-        raise UnsupportedError("the demo trains with PyTorch, which is not installed", hint="make demo") from error
     from stoker.demo.prove import demonstrate
 
+    if find_spec("torch") is None:
+        raise UnsupportedError(
+            "the demo trains with PyTorch, which is not installed", hint="make demo, or pip install 'stoker[torch]'"
+        )
     if steps < LEAST_STEPS:
         raise ConfigError(f"{steps} steps are too few to kill and resume", hint=f"use --steps {LEAST_STEPS} or more")
     with tempfile.TemporaryDirectory(prefix="stoker-demo-") as temporary:
