@@ -21,6 +21,7 @@ _CHUNK = 4096
 def ls(
     url: Annotated[str | None, typer.Argument(help="Path or URL of a data set.")] = None,
     limit: Annotated[int | None, typer.Option(min=0, help="List only the first so many samples.")] = None,
+    *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """List the samples of a data set: key, and the size of each field."""

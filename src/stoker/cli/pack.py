@@ -30,6 +30,7 @@ def pack(
         list[str] | None, typer.Option(help="No files whose name (or path, if it has a slash) matches this glob.")
     ] = None,
     prefix: Annotated[str, typer.Option(help="Put this before all keys.")] = "",
+    *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be written.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 def show(
     url: Annotated[str, typer.Argument(help="Path or URL of a data set.")],
+    *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Show the facts of a data set: counts, digest, fields, and which checksum its bytes are held to."""

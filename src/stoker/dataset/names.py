@@ -63,7 +63,7 @@ def check_sample_name(key: str, field: str) -> str:
         )
     if is_reserved_field(field):
         raise ConfigError(f"not a field name: {field!r}: WebDataset readers use such names themselves")
-    if split_path(path) != (key, field):
+    if not key or not field or split_path(path) != (key, field):
         raise ConfigError(
             f"not a sample name: key {key!r} with field {field!r}",
             hint="a key has no dot after its last slash; a field is lower case and has no slash",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from stoker import crash
 from stoker.dataset.manifest import MANIFEST_KEY, PACK_KEY, Manifest
 from stoker.dataset.offsets import OffsetsBuilder, OffsetsTable, Place, offsets_key
 from stoker.dataset.open import open_dataset
-from stoker.dataset.place import check_empty, holds, read_mark, shard_key
+from stoker.dataset.place import check_empty, holds, read_mark, shard_key, sweep
 from stoker.dataset.plan import PackOptions, PackPlan, plan_pack
 from stoker.dataset.publish import Catalog, write_once
 from stoker.dataset.shard import Member, PlaceCounter, ShardReader, ShardWriter
@@ -37,13 +37,6 @@ _TELL_BYTES: Final = 1 * MIB
 _DEFAULTS: Final = PackOptions()
 
 _log = logging.getLogger("stoker.dataset")
-
-
-@runtime_checkable
-class _Sweeping(Protocol):
-    """A store where killed writers leave files behind."""
-
-    def sweep(self, prefix: str = "") -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +90,7 @@ def pack(source: Path, store: Store, options: PackOptions = _DEFAULTS, progress:
     _check_apart(source, store)
     plan = plan_pack(source, options)
     finished = _claim(store, plan)
-    if isinstance(store, _Sweeping):
-        store.sweep()
+    sweep(store)
     packer = _Packer(store, plan, progress or _say_nothing)
     manifest = open_dataset(store).manifest if finished else packer.run()
     report = PackReport(

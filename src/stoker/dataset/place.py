@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from stoker import crash
 from stoker.dataset.manifest import BLOCKS_KEY, OBJECTS_KEY, PACK_KEY
 from stoker.errors import AlreadyExists, ConfigError, NotFound
-from stoker.store.base import Store
+from stoker.store.base import PromotingStore, Store
 from stoker.units import MIB
 from stoker.values import Key
 
@@ -66,3 +66,9 @@ def remove_unpublished(store: Store, *, keep_mark: bool = False) -> None:
     if not keep_mark:
         store.delete(PACK_KEY)
         crash.point("dataset-mark-removed")
+
+
+def sweep(store: Store) -> None:
+    """Remove what killed writers left under temporary names, where the store keeps files."""
+    if store.limits.promotes:
+        cast("PromotingStore", store).sweep()

@@ -173,7 +173,7 @@ def decode_table(buffer: Any, row_count: int, where: str) -> Table:
 
 
 def _decode(buffer: Any, row_count: int) -> Table:
-    if buffer.slice(0, len(_MAGIC)).to_pybytes() != _MAGIC:
+    if buffer.size < len(_MAGIC) or buffer.slice(0, len(_MAGIC)).to_pybytes() != _MAGIC:
         raise ValueError("it does not begin as an Arrow file")
     # An IPC file is a stream between a magic and a footer. Reading it as a stream shows each message before Arrow
     # takes memory for it.

@@ -7,7 +7,7 @@ import logging
 import secrets
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Literal, Self, TypeAlias
+from typing import Final, Literal, Self, TypeAlias
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from stoker.dataset.place import (
     read_mark,
     remove_unpublished,
     shard_key,
+    sweep,
 )
 from stoker.dataset.publish import Catalog
 from stoker.dataset.shard import Member, ShardWriter
@@ -32,6 +33,7 @@ from stoker.errors import AlreadyExists, ClosedError, ConfigError, DatasetError,
 from stoker.io.buffers import ReadBuffer, view
 from stoker.store.base import Store
 
+_MARK_FORMAT: Final = "stoker-writer"
 _State: TypeAlias = Literal["open", "failed", "published", "discarded"]
 
 _log = logging.getLogger("stoker.dataset")
@@ -56,7 +58,7 @@ class DatasetWriter:
         self._extents: list[int] = []
         self._state: _State = "open"
         self._manifest: Manifest | None = None
-        self._mark = json.dumps({"format": "stoker-writer", "version": 1, "writer": secrets.token_hex(8)}).encode()
+        self._mark = json.dumps({"format": _MARK_FORMAT, "version": 1, "writer": secrets.token_hex(8)}).encode()
         self._claim()
 
     def write(self, key: str, fields: Mapping[str, ReadBuffer]) -> None:
@@ -173,19 +175,23 @@ class DatasetWriter:
 
     def _claim(self) -> None:
         """Mark the place as being written, and remove what a killed writer left there."""
-        store = self._store
+        store, mark = self._store, read_mark(self._store)
         if holds(store, MANIFEST_KEY):
+            if mark is not None and mark.get("format") == _MARK_FORMAT:  # killed after the manifest: nothing is missing
+                sweep(store)
+                store.delete(PACK_KEY)
+                crash.point("writer-mark-removed-late")
             raise AlreadyExists("a data set is there already", store.url, "write to another place")
-        mark = read_mark(store)
         if mark is None:
             check_empty(store)
-        elif mark.get("format") != "stoker-writer":
+        elif mark.get("format") != _MARK_FORMAT:
             raise AlreadyExists("an unfinished pack is there", store.url, "finish it, remove it, or use another place")
         store.write(PACK_KEY, self._mark)
         crash.point("writer-marked")
         if mark is not None:
             _log.info("removing what an earlier writer left in %s", store.url)
             remove_unpublished(store, keep_mark=True)
+        sweep(store)
 
     def _is_mine(self) -> bool:
         try:
