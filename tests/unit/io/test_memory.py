@@ -3,6 +3,7 @@ import gc
 import os
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -127,7 +128,7 @@ def test_a_loan_in_a_cycle_returns_by_a_collection_even_while_the_arena_is_locke
 
 def test_loans_that_die_in_other_threads_return(arena):
     loans = [arena.lend(arena.take(64)) for _ in range(100)]
-    threads = [threading.Thread(target=lambda: loans.pop()) for _ in range(100)]
+    threads = [threading.Thread(target=loans.pop) for _ in range(100)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -189,7 +190,7 @@ def test_what_is_lent_outlives_a_closed_arena():
 
 
 def test_no_descriptor_is_left_behind():
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(10):
         arena = Arena(1 << 12)
         loan = arena.lend(arena.take(64))
@@ -198,7 +199,7 @@ def test_no_descriptor_is_left_behind():
         del loan
         Slab(1 << 12).close()
     del arena
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_untouched_memory_costs_nothing():

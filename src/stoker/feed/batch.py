@@ -1,0 +1,142 @@
+"""A batch: what a feeder replies, and what the training loop sees of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.errors import InternalError
+from stoker.io.buffers import view
+from stoker.io.memory import Slot
+from stoker.ledger import StageTimes
+
+BYTES: Final = "|u1"  # the type of a field that is bytes, sample after sample
+OBJECTS: Final = "|O"  # of one whose values are Python objects; they travel in the reply
+
+
+@dataclass(frozen=True, slots=True)
+class InSlot:
+    """The values lie in the batch's slot, from `offset` on."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class InReply:
+    """The values come with the reply itself: a list of Python objects, or bytes."""
+
+    values: Any
+
+
+Place: TypeAlias = InSlot | InReply
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Field:
+    """One field of a batch of n samples, and where it lies.
+
+    `dtype` is numpy's name of the type. Either `shape` says that it is one array, its first dimension n; or
+    `row_offsets` int64[n + 1], from 0, where the bytes of each sample begin and end; or, with neither, it is a list.
+    """
+
+    name: str
+    dtype: str
+    place: Place
+    shape: tuple[int, ...] | None = None
+    row_offsets: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WireBatch:
+    """What a feeder replies to `request(step)`.
+
+    `slot` is the part of the arena where it lies, lent with the reply; None if no slot was free, and `memory` then
+    holds the same bytes. `valid` bool[n] is False for the pads of an evaluation. `nbytes` are the bytes of all values.
+    """
+
+    step: int
+    epoch: int
+    slot: Slot | None
+    memory: NDArray[np.uint8] | None
+    valid: NDArray[np.bool_]
+    fields: tuple[Field, ...]
+    sample_keys: Field
+    timing: StageTimes
+    nbytes: int
+
+
+class Batch(Mapping[str, Any]):
+    """One rank's share of a global batch: a mapping of field -> value for n samples.
+
+    A value is a list of n memoryviews (raw), str (text) or objects (json), or one writable numpy array of n rows (npy
+    and what a map returns). Memoryviews and arrays lie in the loader's arena and are yours as long as you hold them:
+    their memory is used again only when the batch and all of them are gone.
+
+    Attributes:
+        step: counts from 0 over the whole run.
+        epoch: counts from 0.
+        valid: bool[n]; False for the samples that only pad the last batch of an evaluation.
+    """
+
+    __slots__ = ("__weakref__", "_fields", "_key_field", "_keys", "_memory", "_values", "epoch", "step", "valid")
+
+    def __init__(self, wire: WireBatch, memory: NDArray[np.uint8]) -> None:
+        self.step = wire.step
+        self.epoch = wire.epoch
+        self.valid = wire.valid
+        self._fields = {field.name: field for field in wire.fields}
+        self._key_field = wire.sample_keys
+        self._memory = memory
+        self._values: dict[str, Any] = {}
+        self._keys: list[str] | None = None
+
+    @property
+    def sample_keys(self) -> list[str]:
+        """The key of each sample; decoded when first asked for."""
+        if self._keys is None:
+            place, offsets = self._key_field.place, self._key_field.row_offsets
+            if offsets is None or not isinstance(place, InReply):
+                raise InternalError("a batch came without its keys")
+            blob = bytes(place.values)
+            self._keys = [blob[start:stop].decode() for start, stop in pairwise(offsets.tolist())]
+        return self._keys
+
+    def __getitem__(self, name: str) -> Any:
+        values = self._values
+        if name not in values:
+            values[name] = read_field(self._fields[name], self._memory)
+        return values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._fields
+
+    __eq__ = object.__eq__  # as a mapping it would compare arrays, which have no truth value
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        names = ", ".join(map(repr, self._fields))
+        return f"<Batch step {self.step} epoch {self.epoch}: {len(self.valid)} samples of {names}>"
+
+
+def read_field(field: Field, memory: NDArray[np.uint8]) -> Any:
+    """The value of a field whose slot is `memory`: views of it, no copies."""
+    if isinstance(field.place, InReply):
+        return field.place.values
+    start = field.place.offset
+    if field.shape is not None:
+        return np.ndarray(field.shape, np.dtype(field.dtype), buffer=memory, offset=start)
+    if field.row_offsets is None:
+        raise InternalError(f"field {field.name!r} has neither a shape nor offsets")
+    rows = view(memory)[start:]
+    return [rows[begin:end] for begin, end in pairwise(field.row_offsets.tolist())]

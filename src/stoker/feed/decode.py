@@ -1,0 +1,182 @@
+"""Decoding: the bytes of one field of a batch become its value. Nothing here runs code from the data."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.errors import SampleError
+from stoker.feed.batch import BYTES, OBJECTS, Field, InReply, InSlot
+from stoker.feed.plan import BatchPlan
+from stoker.io.buffers import view
+
+_NPY_MAGIC: Final = b"\x93NUMPY"
+_NPY_HEADER_MAX_BYTES: Final = 10_000  # numpy's own limit on what it parses of an untrusted file
+_NPY_KINDS: Final = "?bBhHiIlLqQefdgFDGSUMm"  # all plain types; no objects, no structures
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """The bytes of one field of n samples, end to end in `data` (uint8, writable): sample i at offsets[i:i + 2].
+
+    `keys` gives the keys of the samples, for messages.
+    """
+
+    field: str
+    data: NDArray[np.uint8]
+    offsets: list[int]
+    keys: Callable[[], list[str]]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def views(self) -> list[memoryview]:
+        """The bytes of each sample."""
+        data = view(self.data)
+        return [data[start:stop] for start, stop in pairwise(self.offsets)]
+
+    def error(self, row: int, what: str, hint: str = "") -> SampleError:
+        """The error of one sample."""
+        return SampleError(f"field {self.field!r} of sample {self.keys()[row]!r} {what}", hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A decoder's word that `Rows.data` now begins with one array, C-contiguous, of this type and shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+Decoder: TypeAlias = Callable[[Rows], list[Any] | Packed]
+
+
+def decode_text(rows: Rows) -> list[Any]:
+    """UTF-8: a list of str."""
+    values = []
+    for row, data in enumerate(rows.views()):
+        try:
+            values.append(str(data, "utf-8"))
+        except UnicodeDecodeError as error:
+            raise rows.error(row, f"is not UTF-8: {error.reason} at byte {error.start}") from error
+    return values
+
+
+def decode_json(rows: Rows) -> list[Any]:
+    """JSON: a list of objects."""
+    decoder = msgspec.json.Decoder()
+    values = []
+    for row, data in enumerate(rows.views()):
+        try:
+            values.append(decoder.decode(data))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise rows.error(row, f"is not JSON: {error}") from error
+    return values
+
+
+def decode_npy(rows: Rows) -> Packed:
+    """NumPy's .npy: one array of n rows. The data of all rows are moved together in place, over their headers.
+
+    Raises SampleError, naming the sample, for another type or shape than the first one's, Python objects,
+    structures, and what is not a whole .npy.
+    """
+    first: _NpyHeader | None = None
+    prefix = memoryview(b"")
+    end = 0
+    for row, data in enumerate(rows.views()):
+        start = rows.offsets[row]
+        if first is None or data[: len(prefix)] != prefix:
+            header = _parse_npy(rows, row, data)
+            if first is None:
+                first, prefix = header, memoryview(bytes(data[: header.nbytes]))
+            if (header.dtype, header.shape) != (first.dtype, first.shape):
+                raise rows.error(
+                    row, f"is {header.dtype}{list(header.shape)}", f"the first is {first.dtype}{list(first.shape)}"
+                )
+        else:
+            header = first
+        size = math.prod(header.shape) * header.dtype.itemsize
+        if len(data) - header.nbytes != size:
+            raise rows.error(row, f"has {len(data) - header.nbytes} bytes of data, its header says {size}")
+        source = rows.data[start + header.nbytes : start + len(data)]
+        if header.fortran and len(header.shape) > 1:
+            values = np.ndarray(header.shape, header.dtype, buffer=source.tobytes(), order="F")
+            source = np.frombuffer(values.tobytes(), np.uint8)
+        rows.data[end : end + size] = source
+        end += size
+    if first is None:
+        return Packed(BYTES, (0,))
+    return Packed(first.dtype.str, (len(rows), *first.shape))
+
+
+@dataclass(frozen=True, slots=True)
+class _NpyHeader:
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fortran: bool
+    nbytes: int
+
+
+def _parse_npy(rows: Rows, row: int, data: memoryview) -> _NpyHeader:
+    """The header of a .npy, read without numpy's own reader, which can unpickle."""
+    width = 2 if bytes(data[6:7]) == b"\x01" else 4
+    start = 8 + width
+    length = int.from_bytes(data[8:start], "little")
+    known = bytes(data[:7]) in {_NPY_MAGIC + version for version in (b"\x01", b"\x02", b"\x03")}
+    if not known or len(data) < start + length:
+        raise rows.error(row, "is not a .npy file")
+    if length > _NPY_HEADER_MAX_BYTES:
+        raise rows.error(row, f"has a .npy header of {length} bytes; {_NPY_HEADER_MAX_BYTES} is the most that is read")
+    try:
+        header = ast.literal_eval(str(data[start : start + length], "utf-8").strip())
+        descr, fortran, shape = header["descr"], header["fortran_order"], header["shape"]
+        dtype = np.dtype(descr if isinstance(descr, str) else "V")
+        shape = tuple(int(size) for size in shape)
+    except (ValueError, SyntaxError, TypeError, KeyError, IndexError, MemoryError, RecursionError) as error:
+        raise rows.error(row, "has a .npy header that makes no sense") from error
+    if dtype.char not in _NPY_KINDS:
+        raise rows.error(
+            row, f"holds {descr!r} values", "only plain numbers, times and strings are read, never objects"
+        )
+    if any(size < 0 for size in shape):
+        raise rows.error(row, f"has the shape {shape}")
+    return _NpyHeader(dtype, shape, bool(fortran), start + length)
+
+
+# The one table of decoders. Raw bytes need none: the slot holds them as they are.
+DECODERS: Final[Mapping[str, Decoder | None]] = MappingProxyType(
+    {"raw": None, "text": decode_text, "json": decode_json, "npy": decode_npy}
+)
+
+
+def decode_batch(
+    plan: BatchPlan, memory: NDArray[np.uint8], decoders: tuple[Decoder | None, ...]
+) -> tuple[tuple[Field, ...], int]:
+    """The fields of a batch whose bytes lie in `memory`, one decoder each, and the bytes of their values."""
+    fields = []
+    nbytes = 0
+    columns = zip(plan.fields, plan.field_starts, plan.row_offsets, decoders, strict=True)
+    for name, start, row_offsets, decoder in columns:
+        total = int(row_offsets[-1])
+        if decoder is None:
+            fields.append(Field(name, BYTES, InSlot(start), row_offsets=row_offsets))
+            nbytes += total
+            continue
+        rows = Rows(name, memory[start : start + total], row_offsets.tolist(), lambda: plan.keys)
+        value = decoder(rows)
+        if isinstance(value, Packed):
+            fields.append(Field(name, value.dtype, InSlot(start), shape=value.shape))
+            nbytes += math.prod(value.shape) * np.dtype(value.dtype).itemsize
+        else:
+            fields.append(Field(name, OBJECTS, InReply(value)))
+            nbytes += total
+    return tuple(fields), nbytes

@@ -1,0 +1,260 @@
+"""Fetching: a pool of threads that reads samples straight into the memory of their batch, the earliest batch first."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from stoker.errors import DigestMismatch
+from stoker.feed.plan import BatchPlan
+from stoker.io.checksum import crc32c
+from stoker.store.base import Store
+from stoker.values import Key
+
+# A thread takes as many reads at once as fit in 1 ms: waking another one costs as much as several warm local reads,
+# and 1 ms in a row is little beside a step.
+_TURN_S: Final = 0.001
+_TURN_MAX_COUNT: Final = 64
+# Reads that hardly wait for storage wait for the interpreter lock instead when several threads do them: 16 threads
+# took 50 us of CPU for a warm local read that one does in 10 us. So no more threads read at a time than three quarters
+# of the time a read takes over the CPU time it takes: for warm files one, for slow storage all of them.
+_OVERLAP: Final = 0.75
+_WEIGHT: Final = 0.2  # of the newest turn in the two running means
+
+
+class Job:
+    """Work for the pool: `do(i)`, which returns the bytes it read, for each i below `count`; then `done(job)`, once.
+
+    After an error, or when abandoned, no more of it is begun; `done` comes when what runs has ended. Both are called
+    in threads of the pool, `done` also in the one that abandons. `left` counts what has not been done.
+    """
+
+    __slots__ = ("abandoned", "count", "do", "done", "error", "finished", "left", "parts", "queued", "running", "step")
+
+    def __init__(self, step: int, count: int, do: Callable[[int], int], done: Callable[[Job], None]) -> None:
+        self.step = step
+        self.count = count
+        self.left = count
+        self.do = do
+        self.done = done
+        self.error: BaseException | None = None
+        self.abandoned = False
+        self.finished = False
+        self.queued = False
+        self.running = 0
+        self.parts = [(0, count)] if count else []  # what no thread has taken yet
+
+
+class FetchPool:
+    """At most `thread_count` daemon threads named stoker-fetch-N, started when they are first needed.
+
+    How many of them read, and how much each takes at once, follows from what reads were seen to cost; until then all
+    of them take one read each.
+    """
+
+    def __init__(self, thread_count: int) -> None:
+        self._changed = threading.Condition()
+        self._queue: list[tuple[int, int, Job]] = []
+        self._submitted = 0
+        self._thread_count = thread_count
+        self._threads: list[threading.Thread] = []
+        self._started_count = 0
+        self._idle_count = 0
+        self._reading = 0
+        self._closed = False
+        self._read_s = 0.0  # running means over reads: time, and CPU time of the thread
+        self._cpu_s = 0.0
+        self.read_count = 0
+        self.read_bytes = 0
+
+    def submit(self, job: Job) -> None:
+        """Do a job before all those of later steps."""
+        with self._changed:
+            if job.finished:
+                return
+            if self._closed:
+                job.abandoned = True
+            if not job.parts or job.abandoned:
+                job.finished = True
+            else:
+                self._offer(job, job.count)
+        if job.finished:
+            job.done(job)
+        else:
+            self._start_threads()
+
+    def abandon(self, job: Job) -> None:
+        """Begin no more of a job. No effect on one that is finished."""
+        with self._changed:
+            job.abandoned = True
+            finished = self._finishes(job)
+        if finished:
+            job.done(job)
+
+    def close(self, timeout_s: float) -> int:
+        """Abandon all jobs and end the threads; returns how many still wait for a read after `timeout_s`."""
+        with self._changed:
+            self._closed = True
+            queued = [job for _, _, job in self._queue]
+            self._queue.clear()
+            self._changed.notify_all()
+        for job in queued:
+            self.abandon(job)
+        deadline = time.monotonic() + timeout_s
+        for thread in self._threads:  # a thread that is starting another one is joined before it
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return sum(thread.is_alive() for thread in self._threads)
+
+    def _start_threads(self) -> None:
+        """Start what threads are missing, one after the other: the first may show that no more are needed."""
+        while True:
+            with self._changed:
+                most = min(self._thread_count - self._started_count, self._width() - self._reading - self._idle_count)
+                if self._closed or most <= 0 or not any(job.parts for _, _, job in self._queue):
+                    return
+                self._started_count += 1
+                number = self._started_count - 1
+            thread = threading.Thread(target=self._work, name=f"stoker-fetch-{number}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def _turn_count(self) -> int:
+        """How many reads a thread takes at once."""
+        return max(1, min(_TURN_MAX_COUNT, int(_TURN_S / self._read_s))) if self._read_s else 1
+
+    def _width(self) -> int:
+        """How many threads read at a time."""
+        most = self._thread_count
+        return max(1, min(most, int(_OVERLAP * self._read_s / self._cpu_s))) if self._cpu_s else most
+
+    def _offer(self, job: Job, count: int) -> None:
+        """Let threads know of `count` parts of a job that nobody has taken."""
+        if not job.queued:
+            job.queued = True
+            self._submitted += 1
+            heapq.heappush(self._queue, (job.step, self._submitted, job))
+        self._changed.notify(max(0, min(-(-count // self._turn_count()), self._width() - self._reading)))
+
+    def _work(self) -> None:
+        while (turn := self._take()) is not None:
+            self._read(*turn)
+            del turn  # it holds the memory of a batch
+
+    def _take(self) -> tuple[Job, int, int] | None:
+        """The next reads to do; waits for some. None when the pool is closed."""
+        with self._changed:
+            while not self._closed:
+                while self._queue and not self._queue[0][2].parts:
+                    heapq.heappop(self._queue)[2].queued = False
+                if self._queue and self._reading < self._width():
+                    job = self._queue[0][2]
+                    start, stop = job.parts.pop()
+                    taken = min(stop, start + self._turn_count())
+                    if taken < stop:
+                        job.parts.append((taken, stop))
+                    job.running += 1
+                    self._reading += 1
+                    return job, start, taken
+                self._idle_count += 1
+                self._changed.wait()
+                self._idle_count -= 1
+        return None
+
+    def _read(self, job: Job, start: int, stop: int) -> None:
+        nbytes = count = reads = 0
+        begin = now = time.perf_counter()
+        cpu = time.thread_time()
+        try:
+            for index in range(start, stop):
+                read = job.do(index)
+                nbytes += read
+                reads += read > 0
+                count += 1
+                before, now = now, time.perf_counter()
+                if now - before > _TURN_S or job.abandoned:
+                    break
+        except BaseException as error:  # noqa: BLE001  thread boundary: it is raised where the batch is asked for
+            job.error = job.error or error
+        cpu = time.thread_time() - cpu
+        with self._changed:
+            self._reading -= 1
+            job.running -= 1
+            job.left -= count
+            if reads:
+                self.read_count += reads
+                self.read_bytes += nbytes
+                self._learn((now - begin) / count, cpu / count)
+            spare = self._width() - self._reading - 1  # this thread is one of them again in a moment
+            if self._queue and spare > 0:
+                self._changed.notify(spare)
+            else:
+                spare = 0
+            rest = stop - start - count
+            if rest and job.error is None and not self._closed:  # slower than thought: others may take the rest
+                job.parts.append((start + count, stop))
+                self._offer(job, rest)
+            finished = self._finishes(job)
+        if finished:
+            job.done(job)
+        if spare:
+            self._start_threads()
+
+    def _learn(self, read_s: float, cpu_s: float) -> None:
+        """What the reads of one turn cost each. Slow storage shows at once, fast storage only in the mean."""
+        if not self._cpu_s:
+            self._read_s, self._cpu_s = read_s, cpu_s
+            return
+        self._cpu_s += _WEIGHT * (cpu_s - self._cpu_s)
+        self._read_s = (
+            max(read_s, self._read_s) if read_s > _TURN_S else self._read_s + _WEIGHT * (read_s - self._read_s)
+        )
+
+    def _finishes(self, job: Job) -> bool:
+        if job.abandoned or job.error is not None or self._closed:
+            job.parts.clear()
+        if job.finished or job.running or job.parts:
+            return False
+        job.finished = True
+        return True
+
+
+class SampleReader:
+    """`do` of the job that reads a batch: read i, field by field of one sample after the other, goes to its place in
+    `memory` and is checked there.
+    """
+
+    def __init__(self, store: Store, objects: Sequence[Key], plan: BatchPlan, memory: memoryview) -> None:
+        self._store = store
+        self._plan = plan
+        self._memory = memory
+        width = len(plan.fields)
+        self._reads = list(
+            zip(
+                [objects[index] for index in plan.objects.tolist() for _ in range(width)],
+                plan.offsets.ravel().tolist(),
+                plan.sizes.ravel().tolist(),
+                plan.crc32cs.ravel().tolist(),
+                plan.targets.ravel().tolist(),
+                strict=True,
+            )
+        )
+
+    def __call__(self, index: int) -> int:
+        """Read and check; returns the bytes read. Raises DigestMismatch, and what the store raises."""
+        key, offset, size, expected, start = self._reads[index]
+        target = self._memory[start : start + size]
+        if size:
+            self._store.read_into(key, offset, target)
+        digest = crc32c(target)
+        if digest != expected:
+            row, column = divmod(index, len(self._plan.fields))
+            raise DigestMismatch(
+                f"field {self._plan.fields[column]!r} of sample {self._plan.keys[row]!r} has crc32c {digest:08x}, "
+                f"not {expected:08x}",
+                where=f"{size} bytes at {offset} of {key} in {self._store.url}",
+                hint="the data set was changed or damaged after it was written",
+            )
+        return size

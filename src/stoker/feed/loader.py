@@ -1,0 +1,188 @@
+"""`Loader`: what training iterates. One rank's share of every global batch, in order, from where the run stands."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from stoker.dataset.describe import Dataset
+from stoker.dataset.open import OpenDataset
+from stoker.dataset.order import Order, OrderedBatch, Position
+from stoker.errors import ClosedError, ConfigError
+from stoker.feed.batch import Batch
+from stoker.feed.feeder import InlineFeeder
+from stoker.feed.options import FeedOptions, FeedStats
+from stoker.feed.plan import check_fits, choose_fields
+from stoker.ledger import Ledger, split_wait
+from stoker.values import Layout
+
+__all__ = ["FeedOptions", "FeedStats", "Loader"]
+
+
+class Loader:
+    """Iterate batches of a data set: `for batch in data`. Made by `run.loader`.
+
+    Training (`shuffle` is "window" or "exact"): goes on where it stands, through all epochs, and yields nothing once
+    it is through; a loop that was left goes on in the next one. One loop at a time: a new one takes over.
+    Evaluation (`shuffle=False`): each loop begins anew; it has no position and is never part of a checkpoint.
+
+    Reading begins with the first batch asked for, and goes on ahead of use within `options.prefetch_bytes`. Threads
+    end with `close()`, or when the loader is no longer referenced.
+
+    Attributes:
+        order: which samples are in which batch.
+        steps_per_epoch: the same on every rank.
+
+    Raises ConfigError for unknown fields and decoders and for a batch that cannot fit `prefetch_bytes`, DatasetError
+    for a field that some samples lack, LayoutError if the ranks cannot share a batch.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        opened: OpenDataset,
+        *,
+        order: Order,
+        layout: Layout,
+        options: FeedOptions,
+        ledger: Ledger,
+    ) -> None:
+        spec = choose_fields(dataset, opened.manifest, tuple(options.decoders))
+        self.order = order
+        self.steps_per_epoch = order.steps_per_epoch
+        self._evaluates = order.recipe.shuffle is False
+        self._step_count = order.steps_per_epoch * options.epochs
+        self._ledger = ledger
+        self._next_step = 0
+        self._loop_count = 0
+        batches = partial(_share, order, layout)
+        count, rest = divmod(order.recipe.global_batch_size, layout.dp_size)
+        # In training a first batch can cost seconds of hashing; it is asked for here only where it is refused.
+        tail = batches(self.steps_per_epoch - 1) if self._evaluates or rest else None
+        if options.prefetch_bytes:
+            check_fits(opened, spec.fields, count, tail, options.prefetch_bytes)
+        self._feeder = InlineFeeder(opened, batches, spec, options, self._step_count)
+        self._told = dict.fromkeys(self._feeder.count(), 0)
+        self._closed = weakref.finalize(self, self._feeder.abandon)
+
+    @property
+    def seed(self) -> int:
+        """The seed of the order."""
+        return self.order.recipe.seed
+
+    @property
+    def finished(self) -> bool:
+        """Whether training has had its last batch. An evaluation is never finished."""
+        return not self._evaluates and self._next_step >= self._step_count
+
+    def __len__(self) -> int:
+        """Steps of all epochs, wherever it stands."""
+        return self._step_count
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Batches from where training stands, or from the first one of an evaluation. Errors as `next()` meets them:
+        what the store raises, DigestMismatch, SampleError, TimedOut; asking again tries again.
+        """
+        self._check_open()
+        self._loop_count += 1
+        return _Loop(self._advance, self._loop_count)
+
+    def position(self, after: int) -> Position:
+        """Where the run stands when it has done step `after` (-1: none). Raises ConfigError for an evaluation."""
+        self._check_training("has no position")
+        return self.order.position(after)
+
+    def seek(self, position: Position) -> None:
+        """Go on at `position`. Raises ConfigError if it is of other data or another recipe, or for an evaluation."""
+        self._check_training("cannot go on from a checkpoint")
+        position.check(self.order)
+        self._next_step = position.next_step
+
+    def stats(self) -> FeedStats:
+        """What was read, and what lies ready, is made and is lent now; also after `close()`."""
+        return self._feeder.stats()
+
+    def close(self) -> None:
+        """Stop reading and end the threads; batches that are still held stay as they are. Idempotent."""
+        if self._closed.detach() is not None:
+            self._feeder.close()
+            self._tell()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if not self._closed.alive:
+            raise ClosedError("the loader is closed")
+
+    def _check_training(self, what: str) -> None:
+        if self._evaluates:
+            raise ConfigError(
+                f"a loader with shuffle=False is an evaluation: it {what}",
+                hint="give the checkpoint the loader of training",
+            )
+
+    def _advance(self, loop: _Loop) -> Batch:
+        entered_ns = time.perf_counter_ns()
+        self._check_open()
+        if not self._evaluates and loop.number != self._loop_count:
+            raise ConfigError("another loop over this loader has begun since", hint="one loop at a time")
+        step = loop.step if self._evaluates else self._next_step
+        if step >= self._step_count:
+            self._ledger.record_end(entered_ns)
+            raise StopIteration
+        batch = self._deliver(step, entered_ns)
+        if self._evaluates:
+            loop.step = step + 1
+        else:
+            self._next_step = step + 1
+        return batch
+
+    def _deliver(self, step: int, entered_ns: int) -> Batch:
+        """The batch of a step, and the account of the wait for it."""
+        wire = self._feeder.request(step)
+        if wire.slot is not None:
+            memory = self._feeder.lend(wire.slot)
+        else:
+            assert wire.memory is not None
+            memory = wire.memory
+        batch = Batch(wire, memory)
+        self._tell()
+        left_ns = time.perf_counter_ns()
+        waits = split_wait(entered_ns, left_ns, wire.timing)
+        samples = int(wire.valid.sum())
+        self._ledger.record_step(step, wire.epoch, entered_ns, left_ns, waits, samples, wire.nbytes)
+        return batch
+
+    def _tell(self) -> None:
+        """Bring the ledger's counters up to date."""
+        now = self._feeder.count()
+        for counter, amount in now.items():
+            if amount != self._told[counter]:
+                self._ledger.add(counter, amount - self._told[counter])
+        self._told = now
+
+
+class _Loop(Iterator[Batch]):
+    """One `for` loop over a loader: the `number`th, at `step` if it is an evaluation's."""
+
+    def __init__(self, advance: Callable[[_Loop], Batch], number: int) -> None:
+        self.number = number
+        self.step = 0
+        self._advance = advance
+
+    def __next__(self) -> Batch:
+        return self._advance(self)
+
+
+def _share(order: Order, layout: Layout, step: int) -> OrderedBatch:
+    return order.rank_batch(step, layout.dp_rank, layout.dp_size)

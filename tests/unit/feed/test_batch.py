@@ -1,0 +1,91 @@
+import numpy as np
+import pytest
+
+from stoker.feed.batch import BYTES, OBJECTS, Batch, Field, InReply, InSlot, WireBatch
+from stoker.io.memory import Arena, Slot
+from stoker.ledger import StageTimes
+
+
+@pytest.fixture
+def memory():
+    return np.arange(256, dtype=np.uint8)
+
+
+@pytest.fixture
+def wire():
+    fields = (
+        Field("raw", BYTES, InSlot(64), row_offsets=np.array([0, 3, 3, 5])),
+        Field("x", "<u2", InSlot(128), shape=(3, 2)),
+        Field("words", OBJECTS, InReply(["a", "b", "c"])),
+    )
+    return WireBatch(
+        step=7,
+        epoch=1,
+        slot=Slot(0, 256),
+        memory=None,
+        valid=np.array([True, True, False]),
+        fields=fields,
+        sample_keys=Field("sample_keys", BYTES, InReply("kä1k2".encode()), row_offsets=np.array([0, 4, 6, 6])),
+        timing=StageTimes(0, 0, 0, 0),
+        nbytes=20,
+    )
+
+
+@pytest.fixture
+def batch(wire, memory):
+    return Batch(wire, memory)
+
+
+def test_a_batch_is_a_mapping_of_fields(batch):
+    assert (list(batch), len(batch), "x" in batch, "y" in batch) == (["raw", "x", "words"], 3, True, False)
+    assert (batch.step, batch.epoch, batch.valid.tolist()) == (7, 1, [True, True, False])
+    assert batch["words"] == ["a", "b", "c"]
+    assert batch.get("y") is None
+    assert dict(batch)["words"] is batch["words"]
+    with pytest.raises(KeyError, match="y"):
+        batch["y"]
+
+
+def test_raw_samples_are_writable_views_of_the_memory(batch, memory):
+    assert [bytes(sample) for sample in batch["raw"]] == [bytes([64, 65, 66]), b"", bytes([67, 68])]
+    batch["raw"][2][1] = 200
+    assert memory[68] == 200
+    assert batch["raw"] is batch["raw"]
+
+
+def test_arrays_are_writable_views_of_the_memory(batch, memory):
+    assert batch["x"].shape == (3, 2)
+    assert batch["x"].dtype == np.uint16
+    assert batch["x"][0, 0] == 128 + 129 * 256
+    batch["x"][0, 0] = 0
+    assert memory[128:130].tolist() == [0, 0]
+    assert batch["x"] is batch["x"]
+
+
+def test_keys_are_decoded_when_asked_for(batch):
+    assert batch.sample_keys == ["kä1", "k2", ""]
+    assert batch.sample_keys is batch.sample_keys
+
+
+def test_the_batch_and_each_of_its_values_keep_the_slot(wire):
+    arena = Arena(256)
+    lent = Batch(wire, arena.lend(arena.take(256)))
+    row, array = lent["raw"][0], lent["x"][1]
+    assert arena.reclaim() == 0
+    del lent
+    assert arena.reclaim() == 0
+    del row
+    assert arena.reclaim() == 0
+    del array
+    assert arena.reclaim() == 1
+    arena.close()
+
+
+def test_batches_are_equal_only_to_themselves_and_can_be_keys(batch):
+    assert batch == batch  # noqa: PLR0124
+    assert batch != dict(batch)
+    assert {batch: 1}[batch] == 1
+
+
+def test_a_batch_shows_what_it_is_without_its_contents(batch):
+    assert repr(batch) == "<Batch step 7 epoch 1: 3 samples of 'raw', 'x', 'words'>"
