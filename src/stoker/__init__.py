@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from stoker import errors
-from stoker._version import VERSION as __version__
+from stoker._version import VERSION
 from stoker.errors import StokerError
 from stoker.run import Run, open  # noqa: A004  read as stoker.open
 from stoker.values import Layout
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from stoker.dataset.writer import writer
 
 __all__ = ["Dataset", "Layout", "Run", "StokerError", "__version__", "errors", "open", "writer"]
+
+__version__ = VERSION
 
 _LAZY = {"Dataset": "stoker.dataset.describe", "writer": "stoker.dataset.writer"}
 

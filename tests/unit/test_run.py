@@ -114,7 +114,10 @@ def test_a_second_start_of_a_run_on_one_host_is_refused_at_once(tmp_path):
 
 def test_a_second_start_on_another_host_fences_the_first(tmp_path, data):
     model = torch.nn.Linear(2, 2)
-    with pytest.raises((Fenced, SaveFailed)) as caught, stoker.open(run="r", nvme=tmp_path / "host1", shared=tmp_path / "s") as old:
+    with (
+        pytest.raises((Fenced, SaveFailed)) as caught,
+        stoker.open(run="r", nvme=tmp_path / "host1", shared=tmp_path / "s") as old,
+    ):
         old_loader = old.loader(described(data), global_batch_size=8)
         old_state = old.checkpoint(model, data=old_loader)
         old_state.save(after=4).wait()

@@ -22,7 +22,7 @@ def demo(
     ] = None,
     steps: Annotated[int, typer.Option(help=f"Training steps, at least {LEAST_STEPS}.")] = 70,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
-) -> int:
+) -> None:
     """Pack real files, train on them, kill the run, resume it, and prove that nothing changed.
 
     Exit code 1 if anything does not hold.
@@ -44,7 +44,8 @@ def demo(
     typer.echo(json.dumps(facts) if as_json else describe(facts))
     for failure in failures:
         typer.echo(f"stoker: DOES NOT HOLD: {failure}", err=True)
-    return 1 if failures else 0
+    if failures:
+        raise typer.Exit(1)
 
 
 def failed_claims(facts: dict[str, Any]) -> list[str]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from typing import Annotated
 
-import click
 import typer
 
 from stoker._version import VERSION
@@ -17,8 +15,6 @@ from stoker.cli.pack import pack
 from stoker.cli.report import report
 from stoker.cli.show import show
 from stoker.errors import StokerError
-
-INTERRUPTED_EXIT_CODE = 130
 
 app = typer.Typer(
     name="stoker",
@@ -68,25 +64,18 @@ def _error_json(error: StokerError) -> str:
 def run(arguments: list[str]) -> int:
     """Run the command line with `arguments`; returns the exit code. Errors go to stderr, results to stdout.
 
-    With `--json` an error is one JSON object on stderr, so that stdout holds a result or nothing.
+    With `--json` an error is one JSON object on stderr, so that stdout holds a result or nothing. A wrong command
+    line ends with 2, Ctrl-C with 130.
     """
     try:
-        result = app(args=arguments, standalone_mode=False)
+        app(args=arguments)
     except StokerError as error:
         text = _error_json(error) if "--json" in arguments else f"stoker: {error}"
         typer.echo(text, err=True)
         return error.exit_code
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        typer.echo("stoker: interrupted", err=True)
-        return INTERRUPTED_EXIT_CODE
-    except BrokenPipeError:
-        # The reader of our output has gone (`stoker ls | head`): not an error of ours.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    return result if isinstance(result, int) else 0
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
+    return 0
 
 
 def main() -> None:

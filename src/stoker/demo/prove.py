@@ -25,11 +25,14 @@ def train(data: Path, nvme: Path, *options: str, steps: int, kill_at: int | None
     command = [sys.executable, "-m", "stoker.demo.train", str(data), "--nvme", str(nvme), "--run", "demo", *options]
     lines = []
     with subprocess.Popen([*command, "--steps", str(steps)], stdout=subprocess.PIPE, text=True) as process:  # noqa: S603  our own script
-        assert process.stdout is not None
-        for text in process.stdout:
-            lines.append(json.loads(text))
-            if lines[-1].get("step") == kill_at is not None:
-                process.kill()
+        try:
+            for text in process.stdout or ():
+                lines.append(json.loads(text))
+                if lines[-1].get("step") == kill_at is not None:
+                    process.kill()
+        except BaseException:  # Ctrl-C among them: no training goes on behind our back
+            process.kill()
+            raise
     if process.returncode != (0 if kill_at is None else -9):
         raise RuntimeError(f"the training script ended with {process.returncode}: {' '.join(command)}")
     return lines

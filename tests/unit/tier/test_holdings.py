@@ -3,7 +3,11 @@ from stoker.tier.holdings import holdings
 
 def test_runs_steps_and_bytes_are_counted_and_partial_steps_are_no_steps(tmp_path):
     checkpoints = tmp_path / "checkpoint"
-    for run, step, size in [("a", "step-00000020.g0001", 10), ("a", "step-00000010.g0002", 5), ("b", "step-00000001.g0001.partial", 3)]:
+    for run, step, size in [
+        ("a", "step-00000020.g0001", 10),
+        ("a", "step-00000010.g0002", 5),
+        ("b", "step-00000001.g0001.partial", 3),
+    ]:
         folder = checkpoints / run / step
         folder.mkdir(parents=True)
         (folder / "rank-00000-of-00001.safetensors").write_bytes(b"x" * size)
