@@ -1,5 +1,7 @@
 """Any partition of a tensor in, any partition out: each element exactly once."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,7 +16,7 @@ def cut(shape, cuts):
     boxes = [Box((), ())]
     for size, places in zip(shape, cuts, strict=True):
         edges = [0, *sorted(places), size]
-        spans = list(zip(edges, edges[1:], strict=False))
+        spans = list(pairwise(edges))
         boxes = [Box((*b.offsets, lo), (*b.shape, hi - lo)) for b in boxes for lo, hi in spans]
     return boxes
 
@@ -56,7 +58,7 @@ def test_each_element_moves_exactly_once_and_to_its_place(drawn):
 
 @given(partitions())
 def test_a_run_is_the_shortest_that_holds_the_box_and_solid_only_if_it_holds_nothing_else(drawn):
-    shape, stored, wanted = drawn
+    _, stored, wanted = drawn
     for target in wanted:
         for piece in pieces(target, stored):
             outer = stored[piece.index]

@@ -1,6 +1,7 @@
 """Restoring: every byte is verified first, and nothing live changes unless all of it fits."""
 
 import copy
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -55,7 +56,7 @@ def begin(start, feed, damage=None):
 
 
 def flip(path, at):
-    with open(path, "r+b") as file:
+    with path.open("r+b") as file:
         file.seek(at)
         byte = file.read(1)
         file.seek(at)
@@ -210,10 +211,9 @@ def test_a_rank_that_is_new_says_where_its_random_numbers_come_from(start, state
     start(state(1)).save_and_wait(after=9)
     start(state(2), state(2)).restore()
     told = [r.getMessage() for r in caplog.records if "rank 1 did not exist" in r.getMessage()]
-    assert told == [
-        "rank 1 did not exist when step 10 was saved by 1 ranks: its random numbers come from (seed, rank, step), "
-        "its extra state from rank 0"
-    ]
+    (line,) = told
+    assert line.startswith("rank 1 did not exist when step 10 was saved by 1 ranks")
+    assert line.endswith("its random numbers come from (seed, rank, step), its extra state from rank 0")
 
 
 def test_private_tensors_go_back_to_their_rank(start, state):
@@ -233,7 +233,7 @@ def sharded(whole, cuts, axis):
     """The states of ranks that hold slices of `whole` along `axis`, and one replicated tensor."""
     edges = [0, *cuts, whole.shape[axis]]
     states = []
-    for lo, hi in zip(edges, edges[1:], strict=False):
+    for lo, hi in pairwise(edges):
         index = [slice(None)] * whole.ndim
         index[axis] = slice(lo, hi)
         offsets = tuple(lo if d == axis else 0 for d in range(whole.ndim))

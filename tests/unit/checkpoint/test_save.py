@@ -263,9 +263,15 @@ def test_close_raises_what_nobody_was_told(home, start, state, monkeypatch):
 
 def test_an_error_in_training_is_not_hidden_by_one_of_a_save(home, start, state, monkeypatch, caplog):
     fail_writes(home, monkeypatch)
-    with pytest.raises(KeyError, match="training"), start(state(1)).checkpoints[0] as checkpoint:
-        checkpoint.save(after=0)
-        raise KeyError("training")
+    checkpoint = start(state(1)).checkpoints[0]
+
+    def train():
+        with checkpoint:
+            checkpoint.save(after=0)
+            raise KeyError("training")
+
+    with pytest.raises(KeyError, match="training"):
+        train()
     assert "a save failed as well" in caplog.text
 
 
