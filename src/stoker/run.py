@@ -5,17 +5,15 @@ Nothing below takes a Run: rooms get the values and stores they need.
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from stoker.errors import AlreadyExists, ClosedError, ConfigError, RunBusy, UnsupportedError
-from stoker.io.lock import FileLock
+from stoker.errors import AlreadyExists, ClosedError, ConfigError, UnsupportedError
 from stoker.ledger import Ledger, LedgerIdentity, ledger_name
 from stoker.store.local import LocalStore
 from stoker.tier.node import NodeDirectory, check_run_name, default_nvme
@@ -30,8 +28,6 @@ if TYPE_CHECKING:
     from stoker.meter.report import Report
 
 DEFAULT_PREFETCH_BYTES: Final = 256 * 1024 * 1024
-
-_log = logging.getLogger("stoker.run")
 
 
 def open(  # noqa: A001  read as stoker.open
@@ -77,16 +73,9 @@ class Run:
             raise
 
     def _start(self, name: str) -> None:
-        from stoker.checkpoint.generation import start_generation  # noqa: PLC0415  keeps `import stoker` light
+        from stoker.checkpoint.generation import start_generation
 
-        lock = FileLock(self._node.lock(name, self.layout.dp_rank))
-        if not lock.try_acquire():
-            raise RunBusy(
-                f"rank {self.layout.dp_rank} of run {name!r} is already running on this host: {lock.holder()}",
-                where=str(self._node.lock(name, self.layout.dp_rank)),
-                hint="wait for it to end, stop it, or choose another run name",
-            )
-        self._stack.callback(lock.release)
+        self._stack.callback(self._node.claim(name, self.layout.dp_rank).release)
         if self._shared is None and self.layout.nodes > 1:
             raise ConfigError(
                 f"run {name!r} spans {self.layout.nodes} nodes but has no shared tier",
@@ -111,7 +100,7 @@ class Run:
             host=socket.gethostname(),
         )
         ledger = Ledger.create(path, identity)
-        self._stack.callback(self._leave_records)
+        self._stack.push(self._leave_records)
         self._stack.callback(ledger.close)
         return ledger
 
@@ -133,8 +122,8 @@ class Run:
         each batch when it is asked for. Raises DatasetError, EmptyDataset, LayoutError, ConfigError, StoreError.
         """
         self._check_open()
-        from stoker.feed.open import OrderWish, open_loader  # noqa: PLC0415  keeps `import stoker` light
-        from stoker.feed.options import FeedOptions  # noqa: PLC0415  same
+        from stoker.feed.open import OrderWish, open_loader
+        from stoker.feed.options import FeedOptions
 
         options = FeedOptions(epochs=epochs, prefetch_bytes=prefetch_bytes)
         wish = OrderWish(global_batch_size, seed, shuffle)
@@ -159,24 +148,19 @@ class Run:
         self._check_open()
         if self._home is None or self.generation is None:
             raise ConfigError("a run without a name has no checkpoints", hint='name it: stoker.open(run="run-42")')
-        from stoker.checkpoint.save import Checkpoint  # noqa: PLC0415  keeps `import stoker` light
+        from stoker.checkpoint.save import Checkpoint
 
         state = _torch("torch.state").TorchState(model, optimizer, scheduler, dict(extra or {}))
         checkpoint = Checkpoint(
-            self._home,
-            generation=self.generation,
-            state=state,
-            data=data,
-            every=every,
-            ledger=self._ledger,
+            self._home, generation=self.generation, state=state, data=data, every=every, ledger=self._ledger
         )
         self._stack.callback(checkpoint.close)
         return checkpoint
 
     def report(self, gpu_hour_price: float | None = None) -> Report:
         """What training waited for so far, over the ranks and generations whose ledgers are at hand."""
-        from stoker.meter.find import find_snapshots  # noqa: PLC0415  keeps `import stoker` light
-        from stoker.meter.report import build_report  # noqa: PLC0415  same
+        from stoker.meter.find import find_snapshots
+        from stoker.meter.report import build_report
 
         found = [self._ledger.snapshot()]  # the report counts a ledger once, in its newest copy
         if self.name is not None and self._home is not None:
@@ -188,22 +172,18 @@ class Run:
 
         Raises SaveFailed if a save in the background failed, SaveFailed or TimedOut if one cannot be finished.
         """
-        if self._closed:
-            return
-        self._closed = True
-        self._stack.close()
+        self.__exit__(None, None, None)
 
-    def _leave_records(self) -> None:
+    def _leave_records(self, kind: type[BaseException] | None, *_details: object) -> None:
+        """Keep the ledger in the run's home, and note the end if training is through and nothing failed."""
         if self._home is None or self.generation is None:
             return
         name = ledger_name(self.layout.dp_rank, self.generation.number)
         self._home.write(Key(f"ledger/{name}"), self._ledger.image())
-        if self.layout.dp_rank == 0 and any(loader.finished for loader in self._loaders):
+        if kind is None and self.layout.dp_rank == 0 and any(loader.finished for loader in self._loaders):
             ended = {"format": 1, "generation": self.generation.number}
-            try:
+            with suppress(AlreadyExists):  # it had ended before
                 self._home.write(Key("ended.json"), canonical_json(ended), if_absent=True)
-            except AlreadyExists:
-                _log.debug("run %s had ended before", self.name)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -215,11 +195,13 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if not self._closed:
+            self._closed = True
+            self._stack.__exit__(kind, error, trace)
 
 
 def _torch(name: str) -> Any:
-    from importlib import import_module  # noqa: PLC0415  only runs with checkpoints or several ranks pay for torch
+    from importlib import import_module
 
     try:
         return import_module(f"stoker.{name}")

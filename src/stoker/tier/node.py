@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from stoker.errors import AccessDenied, ConfigError
+from stoker.errors import AccessDenied, ConfigError, RunBusy
 from stoker.io.atomic import make_dirs, write_file
+from stoker.io.lock import FileLock
 
 FORMAT_NAME: Final = "stoker nvme"
 FORMAT_VERSION: Final = 1
@@ -104,6 +105,17 @@ class NodeDirectory:
     def lock(self, run: str, rank: int) -> Path:
         """The file whose kernel lock says that a rank of the run lives on this node."""
         return self.run(run) / f"rank-{rank:05d}.lock"
+
+    def claim(self, run: str, rank: int) -> FileLock:
+        """Hold the lock of a rank of the run; the kernel frees it when the process ends. Raises RunBusy at once."""
+        lock = FileLock(self.lock(run, rank))
+        if not lock.try_acquire():
+            raise RunBusy(
+                f"rank {rank} of run {run!r} is already running on this host: {lock.holder()}",
+                where=str(lock.path),
+                hint="wait for it to end, stop it, or choose another run name",
+            )
+        return lock
 
     def ledger(self, run: str, rank: int, generation: int) -> Path:
         """The account of waits of one rank in one generation."""
