@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 
+import pytest
+
 from stoker import errors
 
 PAGE = "docs/reference/errors.md"
@@ -50,7 +52,17 @@ def test_the_table_of_exit_codes_has_every_code_once(pages):
 
 
 def test_each_exit_code_of_the_table_is_used(pages):
+    codes = {int(row[0]) for row in pages[PAGE].rows(2) if row[0].isdigit()}
+    assert codes == {c.exit_code for c in classes()} | {0, 130}
+
+
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (errors.AccessDenied("no"), 7)])
+def test_the_command_line_ends_with_the_code_of_the_table(error, code, monkeypatch, capfd):
     from stoker.cli import main
 
-    codes = {int(row[0]) for row in pages[PAGE].rows(2) if row[0].isdigit()}
-    assert codes == {c.exit_code for c in classes()} | {0, main.INTERRUPTED_EXIT_CODE}
+    def refuse(_url):
+        raise error
+
+    monkeypatch.setattr("stoker.store.open.open_store", refuse)
+    assert main.run(["show", "somewhere"]) == code
+    assert capfd.readouterr().out == ""
