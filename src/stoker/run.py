@@ -5,19 +5,21 @@ Nothing below takes a Run: rooms get the values and stores they need.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from stoker.errors import AlreadyExists, ClosedError, ConfigError, UnsupportedError
+from stoker.errors import ClosedError, ConfigError, StokerError
 from stoker.ledger import Ledger, LedgerIdentity, ledger_name
 from stoker.store.local import LocalStore
 from stoker.tier.node import NodeDirectory, check_run_name, default_nvme
-from stoker.values import Key, Layout, canonical_json
+from stoker.units import MIB
+from stoker.values import Key, Layout
 
 if TYPE_CHECKING:
     from stoker.checkpoint.generation import Generation
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
     from stoker.feed.loader import Loader
     from stoker.meter.report import Report
 
-DEFAULT_PREFETCH_BYTES: Final = 256 * 1024 * 1024
+DEFAULT_PREFETCH_BYTES: Final = 256 * MIB
+
+_log = logging.getLogger("stoker.run")
 
 
 def open(  # noqa: A001  read as stoker.open
@@ -86,7 +90,9 @@ class Run:
         self._stack.callback(self._home.close)
         rendezvous = None
         if self.layout.dp_size > 1:
-            rendezvous = _torch("torch.rendezvous").make_rendezvous(self.layout, os.environ)
+            from stoker.torch.rendezvous import make_rendezvous
+
+            rendezvous = make_rendezvous(self.layout, os.environ)
         self.generation = start_generation(self._home, run=name, layout=self.layout, rendezvous=rendezvous)
 
     def _open_ledger(self) -> Ledger:
@@ -148,14 +154,19 @@ class Run:
         self._check_open()
         if self._home is None or self.generation is None:
             raise ConfigError("a run without a name has no checkpoints", hint='name it: stoker.open(run="run-42")')
-        from stoker.checkpoint.save import Checkpoint
+        from stoker.checkpoint.save import Checkpoint, SaveOptions
+        from stoker.torch.state import TorchState
 
-        state = _torch("torch.state").TorchState(model, optimizer, scheduler, dict(extra or {}))
         checkpoint = Checkpoint(
-            self._home, generation=self.generation, state=state, data=data, every=every, ledger=self._ledger
+            self._home,
+            generation=self.generation,
+            state=TorchState(model, optimizer, scheduler, dict(extra or {})),
+            data=data,
+            every=every,
+            ledger=self._ledger,
+            options=SaveOptions(tier="nvme" if self._shared is None else "shared"),
         )
-        self._stack.callback(checkpoint.close)
-        return checkpoint
+        return self._stack.enter_context(checkpoint)
 
     def report(self, gpu_hour_price: float | None = None) -> Report:
         """What training waited for so far, over the ranks and generations whose ledgers are at hand."""
@@ -178,12 +189,18 @@ class Run:
         """Keep the ledger in the run's home, and note the end if training is through and nothing failed."""
         if self._home is None or self.generation is None:
             return
+        from stoker.checkpoint.generation import end_run
+
         name = ledger_name(self.layout.dp_rank, self.generation.number)
-        self._home.write(Key(f"ledger/{name}"), self._ledger.image())
-        if kind is None and self.layout.dp_rank == 0 and any(loader.finished for loader in self._loaders):
-            ended = {"format": 1, "generation": self.generation.number}
-            with suppress(AlreadyExists):  # it had ended before
-                self._home.write(Key("ended.json"), canonical_json(ended), if_absent=True)
+        finished = self.layout.dp_rank == 0 and any(loader.finished for loader in self._loaders)
+        try:
+            self._home.write(Key(f"ledger/{name}"), self._ledger.image())
+            if kind is None and finished:
+                end_run(self._home, self.generation)
+        except StokerError as failure:
+            if kind is None:
+                raise
+            _log.warning("the ledger stays on its node: %s", failure.what)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -198,14 +215,3 @@ class Run:
         if not self._closed:
             self._closed = True
             self._stack.__exit__(kind, error, trace)
-
-
-def _torch(name: str) -> Any:
-    from importlib import import_module
-
-    try:
-        return import_module(f"stoker.{name}")
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise UnsupportedError("PyTorch is not installed", hint="pip install 'stoker[torch]'") from error

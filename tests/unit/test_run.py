@@ -71,6 +71,30 @@ def test_the_shared_tier_is_the_home_of_the_checkpoints_when_it_is_given(tmp_pat
     assert not (tmp_path / "n" / "checkpoint").exists()
 
 
+def test_saves_are_named_after_the_tier_they_go_to(tmp_path, data):
+    with stoker.open(run="r", nvme=tmp_path / "n") as run:
+        state = run.checkpoint(torch.nn.Linear(2, 2), data=run.loader(described(data), global_batch_size=8))
+        save = state.save(after=0)
+        save.wait(until="nvme")
+        assert save.reached == ("nvme",)
+        with pytest.raises(ConfigError, match="shared"):
+            save.wait(until="shared")
+
+
+def fail_in_training(tmp_path, data, monkeypatch):
+    with stoker.open(run="r", nvme=tmp_path / "n") as run:
+        state = run.checkpoint(torch.nn.Linear(2, 2), data=run.loader(described(data), global_batch_size=8))
+        (tmp_path / "n" / "checkpoint" / "r").rename(tmp_path / "gone")
+        (tmp_path / "n" / "checkpoint" / "r").write_text("in the way: the save in the background must fail")
+        state.save(after=0)
+        raise ZeroDivisionError("training failed first")
+
+
+def test_an_error_in_training_is_not_hidden_by_a_save_that_fails_too(tmp_path, data, monkeypatch):
+    with pytest.raises(ZeroDivisionError):
+        fail_in_training(tmp_path, data, monkeypatch)
+
+
 def test_batches_are_mappings_with_step_epoch_valid_and_keys(tmp_path, data):
     with stoker.open(nvme=tmp_path / "n") as run:
         loader = run.loader(described(data), global_batch_size=8, seed=3, epochs=2)

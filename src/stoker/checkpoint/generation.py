@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -21,9 +22,10 @@ from stoker.errors import (
     NotFound,
     StokerError,
 )
-from stoker.values import Layout
+from stoker.values import Key, Layout, canonical_json
 
 START_DEADLINE_S: Final = 600.0
+ENDED_KEY: Final = Key("ended.json")
 _TRIES: Final = 100
 _TOPIC: Final = "generation"
 _log = logging.getLogger("stoker.checkpoint")
@@ -84,6 +86,14 @@ def start_generation(
         raise CheckpointError(f"rank 0 could not start the run: {heard['error']}", home.url)
     restore = None if heard["restore"] is None else StepId(*heard["restore"])
     return Generation(run, heard["number"], layout, restore, heard["committed"])
+
+
+def end_run(home: Home, generation: Generation) -> None:
+    """Note that training is through its data: `ended.json`, kept from the first generation that came so far."""
+    record = {"format": CHECKPOINT_FORMAT, "generation": generation.number}
+    with suppress(AlreadyExists):
+        home.write(ENDED_KEY, canonical_json(record), if_absent=True)
+        crash.point("generation-run-ended")
 
 
 def _start(home: Home, run: str, layout: Layout) -> tuple[int, StepId | None, bool]:
