@@ -27,7 +27,7 @@ endif
 setup: .venv/.ready
 
 demo: .venv/.ready
-	.venv/bin/stoker demo $(DEMO_ARGS)
+	@.venv/bin/stoker demo $(DEMO_ARGS)
 
 test: .venv/.ready
 	.venv/bin/python -m pytest $(PYTEST_ARGS)
