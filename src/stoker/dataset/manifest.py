@@ -135,7 +135,7 @@ def _not_a_dataset(store: Store) -> DatasetError:
     except NotFound:
         hint = "make one from a folder of files: stoker pack SOURCE DESTINATION"
         return DatasetError("not a data set: there is no manifest.json", store.url, hint)
-    hint = "run the same stoker pack again: it goes on where it stopped"
+    hint = "run what was writing it again: a stoker pack goes on where it stopped"
     return DatasetError("not a data set yet: it was not written to its end", store.url, hint)
 
 

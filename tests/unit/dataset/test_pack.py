@@ -15,6 +15,7 @@ import pytest
 from stoker.dataset.manifest import MANIFEST_KEY, PACK_KEY
 from stoker.dataset.open import open_dataset
 from stoker.dataset.pack import PackOptions, pack, plan_pack
+from stoker.dataset.tables import Table, Text, encode_table, read_table
 from stoker.dataset.write import DatasetWriter
 from stoker.errors import (
     AlreadyExists,
@@ -164,8 +165,35 @@ def test_sources_of_finished_shards_are_not_read_again(source, store, monkeypatc
     assert read == set(FILES) - packed
 
 
-@pytest.mark.parametrize("damage", [None, b"", b"no table", "other"])
-def test_offsets_that_are_gone_or_wrong_are_made_from_the_finished_shard(source, store, contents, damage, caplog):
+def change(name, value):
+    """The bytes of a table of offsets with another value in the first row of a column."""
+
+    def changed(store, key):
+        rows = int(open_dataset(store).objects.sample_count[1])
+        columns = dict(read_table(store, key, rows).columns)
+        if name == "key":
+            columns["key"] = Text.of([value, *list(columns["key"])[1:]])
+        else:
+            columns[name] = columns[name].copy()
+            columns[name][0] = value
+        return encode_table(Table(columns))
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        None,
+        lambda _store, _key: b"",
+        lambda _store, _key: b"no table",
+        lambda store, _key: store.read(Key("offsets/shard-000000.tar.arrow")),
+        change("key", "other"),
+        change("bin/offset", 512 * 7),
+        change("bin/size", 1),
+    ],
+)
+def test_offsets_that_are_gone_or_wrong_are_made_from_the_finished_shard(source, store, contents, damage):
     whole = MemoryStore("whole")
     pack(source, whole, SMALL)
     there = stop_after(source, store, 2)
@@ -173,7 +201,7 @@ def test_offsets_that_are_gone_or_wrong_are_made_from_the_finished_shard(source,
     if damage is None:
         store.delete(key)
     else:
-        store.write(key, whole.read(Key(f"offsets/{there[0]}.arrow")) if damage == "other" else damage)
+        store.write(key, damage(whole, key))
     recording = RecordingStore(store)
     pack(source, recording, SMALL)
     assert not set(there) & {write.key for write in recording.writes}
@@ -277,6 +305,16 @@ def test_two_packs_of_the_same_source_at_once_make_one_data_set(source, store, c
     report = pack(source, store, SMALL, second)
     assert report.digest == begun[0].digest
     assert contents(store) == contents(whole)
+
+
+def test_a_manifest_that_another_wrote_meanwhile_is_not_replaced(source, store):
+    def other(done, total, _files):
+        if done == total:
+            store.write(MANIFEST_KEY, b"of another")
+
+    with pytest.raises(AlreadyExists, match=r"manifest\.json"):
+        pack(source, store, SMALL, other)
+    assert store.read(MANIFEST_KEY) == b"of another"
 
 
 def test_bad_sources_are_refused_before_anything_is_written(tmp_path, source, store, contents, fill):

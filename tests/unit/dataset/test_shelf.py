@@ -9,6 +9,7 @@ from stoker.dataset.shelf import OffsetsShelf
 from stoker.dataset.tables import Table, encode_table, read_table
 from stoker.errors import FormatError
 from stoker.store.memory import MemoryStore
+from stoker.testing import WrappedStore
 
 
 @pytest.fixture
@@ -41,6 +42,29 @@ def test_one_table_is_kept_even_if_it_is_larger_than_the_limit(opened):
     first = shelf.get(0)
     assert shelf.get(0) is first
     assert shelf.loaded_count == 1
+
+
+def test_a_table_that_two_threads_load_at_once_counts_once(opened):
+    class Reentrant(WrappedStore):
+        """While a table is read, another thread reads it, and is done first."""
+
+        depth = 0
+
+        def read_into(self, key, start, buffer):
+            self.depth += 1
+            if self.depth == 1:
+                shelf.get(0)
+            super().read_into(key, start, buffer)
+
+    one = shelf_of(opened, 0).get(0).table.nbytes
+    store = Reentrant(opened.store)
+    shelf = OffsetsShelf(store, opened.manifest.field_names, opened.objects, opened.blocks, 2 * one)
+    shelf.get(0)
+    assert shelf.loaded_count == 2
+    shelf.get(1)
+    shelf.get(0)
+    shelf.get(1)
+    assert shelf.loaded_count == 3
 
 
 def test_a_field_outside_the_block_of_its_sample_is_refused(opened):

@@ -39,6 +39,10 @@ def test_files_read_at_once_are_few_and_small_or_one(sizes):
     assert all(1 <= len(run) <= 64 for run in runs)
 
 
+def test_many_empty_files_are_not_one_task():
+    assert [len(run) for run in _runs([SourceFile(str(i), 0, 0) for i in range(150)])] == [64, 64, 22]
+
+
 def read_all(listing):
     return [list(content) for content in read_files(listing.root, listing.files)]
 
