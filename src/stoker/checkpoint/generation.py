@@ -11,8 +11,8 @@ from typing import Final
 from stoker import crash
 from stoker.checkpoint.commit import promote
 from stoker.checkpoint.inventory import Inventory, choose_step, flaw, take_inventory
-from stoker.checkpoint.layout import CHECKPOINT_FORMAT, RUN_KEY, Home, StepId, generation_key
-from stoker.checkpoint.manifest import GenerationRecord, RunRecord, decode, encode
+from stoker.checkpoint.layout import CHECKPOINT_FORMAT, ENDED_KEY, RUN_KEY, Home, StepId, generation_key
+from stoker.checkpoint.manifest import EndedRecord, GenerationRecord, RunRecord, decode, encode
 from stoker.checkpoint.state import Json, Rendezvous
 from stoker.errors import (
     AlreadyExists,
@@ -22,10 +22,9 @@ from stoker.errors import (
     NotFound,
     StokerError,
 )
-from stoker.values import Key, Layout, canonical_json
+from stoker.values import Layout
 
 START_DEADLINE_S: Final = 600.0
-ENDED_KEY: Final = Key("ended.json")
 _TRIES: Final = 100
 _TOPIC: Final = "generation"
 _log = logging.getLogger("stoker.checkpoint")
@@ -89,10 +88,14 @@ def start_generation(
 
 
 def end_run(home: Home, generation: Generation) -> None:
-    """Note that training is through its data: `ended.json`, kept from the first generation that came so far."""
-    record = {"format": CHECKPOINT_FORMAT, "generation": generation.number}
+    """Note that training is through its data: `ended.json`, kept from the first generation that came so far.
+
+    It names the last step there is, so that a run whose steps are lost later is not taken for one that never saved.
+    """
+    steps = take_inventory(home).steps
+    record = EndedRecord(CHECKPOINT_FORMAT, generation.number, steps[-1].step if steps else None)
     with suppress(AlreadyExists):
-        home.write(ENDED_KEY, canonical_json(record), if_absent=True)
+        home.write(ENDED_KEY, encode(record), if_absent=True)
         crash.point("generation-run-ended")
 
 

@@ -99,9 +99,10 @@ class GenerationRecord(msgspec.Struct, frozen=True):
 
 
 class EndedRecord(msgspec.Struct, frozen=True):
-    """ended.json, as far as a restore looks at it: the last step committed before the run came to its end."""
+    """ended.json: the generation in which the run came to its end, and the last step it had saved then."""
 
     format: int
+    generation: Count
     step: Count | None = None
 
 

@@ -1,8 +1,8 @@
 """Python values as JSON and back, with their types: what of a training state is no tensor. Never pickle.
 
 JSON's own types stand for themselves. Anything else is an object with one key that begins with `$`: `$tuple`, `$set`,
-`$frozenset`, `$dict` (keys that are not text), `$counter`, `$float` (nan, inf), `$bytes`, `$array` and `$number` (numpy),
-`$tensor` (the name of a tensor stored beside). The list is closed: what is not on it is refused, by name.
+`$frozenset`, `$dict` (keys that are not text), `$counter`, `$float` (nan, inf), `$bytes`, `$array` and `$number` (of
+numpy), `$tensor` (the name of a tensor stored beside). The list is closed: what is not on it is refused, by name.
 """
 
 from __future__ import annotations

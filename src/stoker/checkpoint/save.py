@@ -27,12 +27,12 @@ from stoker.errors import (
     ConfigError,
     Fenced,
     LayoutError,
+    SaveFailed,
     StokerError,
 )
 from stoker.ledger import Counter, Ledger
 from stoker.units import format_bytes, format_seconds
 
-LIMIT_RATIO: Final = 4  # a save may stand behind another, and each waits for its ranks up to the deadline
 _NS: Final = 1e9
 _log = logging.getLogger("stoker.checkpoint")
 
@@ -42,11 +42,13 @@ class SaveOptions:
     """How saves behave.
 
     `deadline_s`: how long a rank that has written its part waits for the others; then the save is given up.
+    `limit_s`: how long `wait`, `close` and the next save wait for a whole save, before they say that storage hangs.
     `tier`: what the home is called in `Save.reached` and `wait(until=)`.
     `header_split_bytes`: tensors of a rank go into a further file where a header would become larger.
     """
 
     deadline_s: float = 600.0
+    limit_s: float = 3600.0
     tier: str = "shared"
     header_split_bytes: int = HEADER_SPLIT_BYTES
 
@@ -168,10 +170,14 @@ class Checkpoint:
             last.wait_written()
         staged = self._stage(StepId(generation=self._generation.number, step=step))
         size_bytes = staged.plan.size_bytes
-        save = Save(step, tier=self._options.tier, limit_s=LIMIT_RATIO * self._options.deadline_s)
+        save = Save(step, tier=self._options.tier, limit_s=self._options.limit_s)
         self._last = save
         self._unsettled.append(save)
-        self._background.submit(lambda: self._finish(staged, save))
+        try:
+            self._background.submit(lambda: self._finish(staged, save))
+        except RuntimeError as error:  # no thread can be started
+            save.settle(SaveFailed(f"step {step} cannot be saved in the background: {error}"))
+            raise
         blocked_ns = time.perf_counter_ns() - entered_ns
         self._ledger.record_checkpoint(step, blocked_ns, size_bytes)
         with self._lock:

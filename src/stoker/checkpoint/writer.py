@@ -46,12 +46,13 @@ class Background:
         self._thread: threading.Thread | None = None
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Do `job` after those submitted before. It must not raise."""
+        """Do `job` after those submitted before. Raises RuntimeError if a thread cannot be started, and forgets it."""
         with self._lock:
-            self._jobs.append(job)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name=self._name, daemon=False)
-                self._thread.start()
+                thread = threading.Thread(target=self._work, name=self._name, daemon=False)
+                thread.start()
+                self._thread = thread
+            self._jobs.append(job)
 
     def _work(self) -> None:
         while True:

@@ -169,7 +169,9 @@ def _place(name: str, entry: Any, data_start: int) -> TensorPlace:
     spec = TensorSpec(name, dtype, tuple(shape))
     start, stop = offsets
     if stop - start != spec.nbytes:
-        raise FormatError(f"tensor {name!r} has {stop - start} bytes where {dtype} of shape {shape} takes {spec.nbytes}")
+        raise FormatError(
+            f"tensor {name!r} has {stop - start} bytes where {dtype} of shape {shape} takes {spec.nbytes}"
+        )
     return TensorPlace(dtype, spec.shape, data_start + start, data_start + stop)
 
 

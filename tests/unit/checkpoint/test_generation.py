@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.checkpoint import generation as module
-from stoker.checkpoint.generation import start_generation
+from stoker.checkpoint.generation import end_run, start_generation
 from stoker.checkpoint.inventory import choose_step, flaw, take_inventory
 from stoker.checkpoint.layout import StepId
 from stoker.errors import (
@@ -121,11 +121,23 @@ def test_when_all_that_was_committed_is_damaged_nothing_begins_anew_in_silence(h
 
 
 def test_the_end_of_a_run_is_evidence_of_a_step_only_if_it_names_one(home, start, state):
-    home.write(Key("ended.json"), b'{"format":1,"generation":1}')
+    end_run(home, start(state(1)).generation[0])
+    assert json.loads(home.read(Key("ended.json"))) == {"format": 1, "generation": 1, "step": None}
     assert start(state(1)).restore() == [None]
-    home.write(Key("ended.json"), b'{"format":1,"generation":1,"step":70}')
+    home.delete(Key("ended.json"))
+    run = start(state(1))
+    run.save_and_wait(after=69)
+    end_run(home, run.generation[0])
+    assert json.loads(home.read(Key("ended.json"))) == {"format": 1, "generation": 3, "step": 70}
+    home.delete_tree("step-00000070.g0003")
     with pytest.raises(CheckpointMissing):
         start(state(2)).restore()
+
+
+def test_the_end_of_a_run_is_that_of_the_first_generation_that_came_so_far(home, start, state):
+    for _ in range(2):
+        end_run(home, start(state(1)).generation[0])
+    assert json.loads(home.read(Key("ended.json")))["generation"] == 1
 
 
 def test_notes_and_unfinished_files_of_older_generations_are_swept(home, start, state, listing):

@@ -1,6 +1,8 @@
 """Saving behind training: what stops training, what does not, and how failures come back."""
 
 import json
+import subprocess
+import sys
 import threading
 import time
 
@@ -174,7 +176,7 @@ def test_a_save_waits_for_the_one_before_it_and_the_wait_counts_as_blocked(start
 
 
 def test_a_storage_that_hangs_is_a_timeout_that_says_so(start, state, gate):
-    run = start(state(1), deadline_s=0.02)
+    run = start(state(1), limit_s=0.08)
     save = run.checkpoints[0].save(after=0)
     with pytest.raises(TimedOut, match=r"save of step 1 was not settled within 80 ms"):
         save.wait()
@@ -366,6 +368,49 @@ def test_headers_are_split_at_50_mib_and_pauses_end_at_a_second():
     assert slept[0] == 0.005
     assert max(slept) == 1.0
     assert now[0] == pytest.approx(10)
+
+
+LEAVES = """
+import sys
+
+import numpy as np
+
+from stoker.checkpoint.generation import start_generation
+from stoker.checkpoint.save import Checkpoint
+from stoker.ledger import Ledger, LedgerIdentity
+from stoker.store.local import LocalStore
+from stoker.testing.training import ArrayState
+from stoker.values import Layout
+
+home = LocalStore(sys.argv[1])
+generation = start_generation(home, run="r", layout=Layout())
+ledger = Ledger.create(None, LedgerIdentity("r", 0, 1, 1, "h"))
+state = ArrayState({"model.a": np.arange(3_000_000.0)})
+Checkpoint(home, generation=generation, state=state, data=None, every=1, ledger=ledger).save(after=0)
+if sys.argv[2] == "raise":
+    raise SystemExit("training broke")
+"""
+
+
+@pytest.mark.parametrize(("how", "code"), [("return", 0), ("raise", 1)])
+def test_a_process_that_ends_finishes_what_it_staged(home, how, code):
+    done = subprocess.run([sys.executable, "-c", LEAVES, str(home.root), how], check=False, timeout=60)
+    assert done.returncode == code
+    assert list(home.list_dirs()) == ["step-00000001.g0001"]
+
+
+def test_a_thread_that_cannot_be_started_fails_the_save_and_leaves_the_next_one_free(start, state, monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    run = start(state(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start"):
+            run.checkpoints[0].save(after=0)
+    with pytest.raises(SaveFailed, match="cannot be saved in the background"):
+        run.checkpoints[0].save(after=1)
+    run.save_and_wait(after=1)
 
 
 def test_a_leftover_of_a_failed_try_is_not_part_of_the_next(home, start, state):
