@@ -170,8 +170,11 @@ class InlineFeeder:
         if left:
             _log.warning("%d threads still wait for %s; they end with the process", left, self._opened.store.url)
         with self._changed:
-            for step in list(self._works):
-                self._drop(step)
+            for work in self._works.values():  # also those that no thread came to any more
+                work.dropped = True
+                self._placement.give_back(work)
+            self._works.clear()
+            self._errors.clear()
         self._arena.close()
 
     # Waiting for a batch, in the thread of training.
@@ -183,26 +186,27 @@ class InlineFeeder:
 
     def _wait_for(self, step: int, deadline_s: float) -> None:
         """Wait, with the lock held, until `step` is made."""
-        if self._stopping:
-            raise ClosedError("the loader is closed")
+        self._check_running()
         if self._planner.ident is None:
             self._planner.start()
-        if step not in self._works:
-            self._next = self._frontier = step
+        self._next = self._frontier = step
         self._asked, self._asked_s, self._ahead = step, time.monotonic(), True
         self._arena.wake()
         try:
             while not self._is_made(step):
-                if self._failure is not None:
-                    raise InternalError(f"the feeder failed: {self._failure!r}") from self._failure
-                if self._stopping:
-                    raise ClosedError("the loader was closed while it made a batch")
+                self._check_running()
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0:
                     raise self._timed_out(step, self._works.get(step))
                 self._changed.wait(left_s)
         finally:
             self._asked = None
+
+    def _check_running(self) -> None:
+        if self._failure is not None:
+            raise InternalError(f"the feeder failed: {self._failure!r}") from self._failure
+        if self._stopping:
+            raise ClosedError("the loader is closed")
 
     def _timed_out(self, step: int, work: Work | None) -> TimedOut:
         what = "a free slot, or the offsets of its samples" if work is None else work.stage

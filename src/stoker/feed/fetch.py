@@ -75,13 +75,10 @@ class FetchPool:
         with self._changed:
             if job.finished:
                 return
-            if self._closed:
-                job.abandoned = True
-            if not job.parts or job.abandoned:
-                job.finished = True
-            else:
+            finished = self._finishes(job)
+            if not finished:
                 self._offer(job, job.count)
-        if job.finished:
+        if finished:  # not job.finished: a thread may have done it all by now
             job.done(job)
         else:
             self._start_threads()
@@ -213,7 +210,8 @@ class FetchPool:
         )
 
     def _finishes(self, job: Job) -> bool:
-        if job.abandoned or job.error is not None or self._closed:
+        job.abandoned = job.abandoned or self._closed
+        if job.abandoned or job.error is not None:
             job.parts.clear()
         if job.finished or job.running or job.parts:
             return False

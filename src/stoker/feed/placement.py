@@ -168,8 +168,8 @@ class Placement:
             if self.arena.size_bytes < _UNBOUNDED_FACTOR * needed:
                 self.arena.grow(_UNBOUNDED_FACTOR * needed)
         elif needed > self.arena.size_bytes:
+            mapped = f" with the {output_bytes} that map() makes of it" if output_bytes else ""
             raise ConfigError(
-                f"prefetch_bytes is {self.arena.size_bytes}, and a batch of {nbytes} bytes with the {output_bytes} "
-                f"that map() makes of it needs {needed}",
+                f"prefetch_bytes is {self.arena.size_bytes}, and a batch of {nbytes} bytes{mapped} needs {needed}",
                 hint=f"the least that works is prefetch_bytes={needed}",
             )

@@ -115,6 +115,7 @@ class Stages:
     def _fetched(self, work: Work, job: Job) -> None:
         work.job = None
         work.times.append(time.perf_counter_ns())
+        work.dropped = work.dropped or job.abandoned
         if job.error is not None or work.dropped:
             self._finish(work, job.error)
         elif self._decodes:

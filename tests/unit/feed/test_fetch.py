@@ -1,3 +1,4 @@
+import sys
 import threading
 import time
 
@@ -216,3 +217,17 @@ def test_what_the_store_raises_is_raised_as_it_is(read_batch):
 
     with pytest.raises(Truncated):
         read_batch([1, 9], change=cut)
+
+
+def test_done_comes_once_however_the_threads_take_turns(pool, until):
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        finished = Finished()
+        for step in range(2000):
+            pool.submit(Job(step, step % 3, lambda i: 1, finished))
+        until(lambda: len(finished.jobs) >= 2000)
+        time.sleep(0.01)
+    finally:
+        sys.setswitchinterval(switch)
+    assert sorted(job.step for job in finished.jobs) == list(range(2000))
