@@ -92,6 +92,33 @@ def test_numpy_arrays_and_numbers_come_back(dtype):
     assert back["n"] == array[1, 2]
 
 
+def test_the_words_of_the_format_are_these_for_ever():
+    value = {
+        "a": (1, [2.5, None, True]),
+        "b": {3},
+        "c": frozenset({"x"}),
+        "d": {1: "one"},
+        "e": Counter({30: 2}),
+        "f": [math.nan, math.inf, -math.inf],
+        "g": b"\x00\xff",
+        "h": np.array([1, 258], ">u2"),
+        "i": np.float32(1.5),
+        "j": {"$k": 0},
+    }
+    assert encode(value, "", lambda *_: None) == {
+        "a": {"$tuple": [1, [2.5, None, True]]},
+        "b": {"$set": [3]},
+        "c": {"$frozenset": ["x"]},
+        "d": {"$dict": [[1, "one"]]},
+        "e": {"$counter": [[30, 2]]},
+        "f": [{"$float": "nan"}, {"$float": "inf"}, {"$float": "-inf"}],
+        "g": {"$bytes": "AP8="},
+        "h": {"$array": {"dtype": "<u2", "shape": [2], "data": "AQACAQ=="}},
+        "i": {"$number": {"dtype": "<f4", "shape": [], "data": "AADAPw=="}},
+        "j": {"$dict": [["$k", 0]]},
+    }
+
+
 class Pair(NamedTuple):
     x: int
 
