@@ -21,7 +21,8 @@ def write_all(store):
         places = []
         for member in MEMBERS:
             writer.begin(member)
-            writer.add(CONTENTS[member.path])
+            for start in range(0, member.size, 1000):
+                writer.add(CONTENTS[member.path][start : start + 1000])
             places.append(writer.end())
         size = writer.finish()
     return places, size

@@ -83,6 +83,14 @@ def test_a_pax_header_comes_only_where_ustar_cannot_say_it():
     assert b" size=8589934592\n" in member_header("a", 8**11)
 
 
+def test_the_short_name_beside_a_pax_name_never_looks_like_a_folder():
+    path = "d" * 99 + "/" + "n" * 120
+    header = member_header(path, 0)
+    assert header[156:157] == b"x"
+    assert header[-512:-412] == b"d" * 99 + b"\0"
+    assert [info.name for info, _ in read_with_tarfile(archive([(path, b"x")]))] == [path]
+
+
 def test_a_member_of_more_than_8_gib_keeps_its_size():
     with tarfile.open(fileobj=io.BytesIO(member_header("big.bin", 8**11 + 5)), mode="r:") as tar:
         assert tar.next().size == 8**11 + 5
