@@ -53,7 +53,7 @@ def cut_lanes(block_samples: NDArray[np.int64], lane_count: int, hasher: Hasher)
     A block under a cut becomes a piece in each lane it reaches; no lane holds two pieces of one block.
     """
     hashes = hasher.hash(Purpose.RUN, 0, np.arange(block_samples.size))
-    run_order = np.argsort(hashes, kind="stable")  # ascending block numbers went in, so ties stay in their order
+    run_order = np.argsort(hashes)  # no ties: for one purpose and epoch h is one-to-one
     block_stop = np.cumsum(block_samples)
     run_stop = np.cumsum(block_samples[run_order])
     sample_count = int(run_stop[-1])
@@ -70,7 +70,7 @@ def order_epoch(lanes: Lanes, block_count: int, epoch: int, hasher: Hasher) -> E
     """The pieces of each lane by (h(2, e, block), block). n hashes and a sort of m pieces."""
     hashes = hasher.hash(Purpose.BLOCK, epoch, np.arange(block_count))
     lane = np.repeat(np.arange(lanes.count), np.diff(lanes.pieces))
-    order = np.lexsort((lanes.block, hashes[lanes.block], lane))
+    order = np.lexsort((hashes[lanes.block], lane))  # a lane holds a block once, so there are no ties
     prefix = np.zeros(order.size + 1, np.int64)
     np.cumsum(lanes.size[order], out=prefix[1:])
     return EpochPieces(lanes, epoch, lanes.first[order], prefix)

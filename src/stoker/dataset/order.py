@@ -49,7 +49,7 @@ class Order:
 
     Cost: n hashes at once, n when an epoch is first asked for; a first step hashes the samples of at most 2W blocks a
     lane and those it keeps for later, and steps that follow one another cost 2 to 3 hashes a sample ('exact': N
-    hashes an epoch). Memory: 80 bytes a block and at most 2^24 sample numbers ('exact': 8 bytes a sample, more while
+    hashes an epoch). Memory: 56 bytes a block and at most 2^24 sample numbers ('exact': 8 bytes a sample, more while
     it sorts). Manifest order costs nothing. Ranks pay only for the lanes they read.
 
     Raises EmptyDataset for no sample or, in training, fewer than one global batch; ConfigError for a recipe that is

@@ -64,7 +64,10 @@ class Hasher:
         self.count = 0
 
     def hash(self, purpose: Purpose, epoch: int, numbers: NDArray[np.integer[Any]]) -> NDArray[np.uint64]:
-        """h(purpose, epoch, i) for every i >= 0 of `numbers`: a new uint64 array of the same length."""
+        """h(purpose, epoch, i) for every i >= 0 of `numbers`: a new uint64 array of the same length.
+
+        One-to-one: mix is, so different numbers never share a hash (upper halves of hashes may be equal).
+        """
         stem = mix(mix(self._root ^ purpose) ^ epoch)
         hashes = numbers.astype(np.uint64)
         hashes ^= np.uint64(stem)

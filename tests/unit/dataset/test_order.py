@@ -350,11 +350,13 @@ def test_one_step_in_the_middle_of_a_billion_samples_takes_under_60_million_hash
 
 
 def test_threads_share_an_order():
-    blocks = uneven(20_000, 60)
-    quiet = make_order(blocks, batch=64)
-    steps = np.random.default_rng(1).integers(0, 2 * quiet.steps_per_epoch, (4, 60)).tolist()
-    expected = [[quiet.batch(step).samples.tolist() for step in mine] for mine in steps]
-    shared = make_order(blocks, batch=64)
+    def make():
+        return make_order(uneven(200, 9), batch=2)
+
+    steps = np.random.default_rng(1).integers(0, make().steps_per_epoch, (4, 5000)).tolist()
+    alone = make()
+    by_step = [alone.batch(step).samples.tolist() for step in range(alone.steps_per_epoch)]
+    shared = make()
     found, failed = [None] * 4, []
 
     def read(which):
@@ -374,4 +376,4 @@ def test_threads_share_an_order():
     finally:
         sys.setswitchinterval(interval)
     assert not failed
-    assert found == expected
+    assert found == [[by_step[step] for step in mine] for mine in steps]

@@ -58,3 +58,17 @@ def test_a_hasher_counts_what_it_hashed_and_leaves_the_numbers_alone():
     hasher.hash(Purpose.SAMPLE, 0, numbers[:5])
     assert hasher.count == 1005
     assert numbers.tolist() == list(range(1000))
+
+
+@given(st.integers(0, MASK))
+def test_mix_is_one_to_one_because_each_of_its_rounds_can_be_undone(state):
+    def unxor(z, shift):
+        whole = z
+        for _ in range(64 // shift):
+            whole = z ^ (whole >> shift)
+        return whole
+
+    z = unxor(mix(state), 31)
+    z = unxor(z * pow(0x94D049BB133111EB, -1, 2**64) & MASK, 27)
+    z = unxor(z * pow(0xBF58476D1CE4E5B9, -1, 2**64) & MASK, 30)
+    assert (z - GAMMA) & MASK == state
