@@ -36,7 +36,7 @@ from stoker.checkpoint.manifest import (
     encode_manifest,
 )
 from stoker.checkpoint.state import Json
-from stoker.errors import AlreadyExists, Fenced, NotFound, SaveFailed, StokerError, TimedOut
+from stoker.errors import Fenced, NotFound, SaveFailed, StokerError, TimedOut
 from stoker.units import format_seconds
 from stoker.values import Key
 
@@ -144,10 +144,13 @@ def commit(home: Home, attempt: Attempt, position: Json, shared: Mapping[str, Js
 
 
 def promote(home: Home, step: StepId) -> None:
-    """Give a whole step its final name: the commit. Fine if another process did it just now."""
+    """Give a whole step its final name: the commit. Fine if another process did it just now.
+
+    Raises AlreadyExists if the name is taken by another directory.
+    """
     try:
         home.promote(step.partial, step.name)
-    except (NotFound, AlreadyExists):
+    except NotFound:
         if step.name not in home.list_dirs():
             raise
     crash.point("commit-promoted")

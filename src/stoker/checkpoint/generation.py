@@ -182,11 +182,12 @@ def _end_partial(home: Home, step: StepId) -> None:
         problem = flaw(home, step.partial, step)
         if not problem:
             promote(home, step)
-            home.delete_tree(step.partial)
             _log.info("finished step %s, which was whole but for its name", step.name)
             return
     except NotFound:  # another process that starts the run finished or removed it just now
         return
+    except AlreadyExists:
+        problem = "there is another under its name"
     home.delete_tree(step.partial)
     crash.point("generation-partial-removed")
     _log.info("removed step %s, which was not whole: %s", step.partial, problem)

@@ -13,6 +13,7 @@ from stoker.checkpoint.read import Span, StepReader
 from stoker.checkpoint.reshard import Box, pieces, run_of, whole_shape
 from stoker.checkpoint.state import StoredTensor, TensorEntry
 from stoker.errors import CheckpointError, FormatError
+from stoker.io.memory import ALIGNMENT
 from stoker.io.safetensors import Header, dtype_bytes
 
 
@@ -109,7 +110,7 @@ class Assembly:
 
     def __init__(self, plan: LoadPlan) -> None:
         self._plan = plan
-        self.tensors = {name: np.empty(entry.nbytes, np.uint8) for name, entry in plan.wanted.items()}
+        self.tensors = {name: _aligned(entry.nbytes) for name, entry in plan.wanted.items()}
 
     def read(self, reader: StepReader, number: int, file: WrittenFile) -> int:
         """Fill what file `number` holds; returns the bytes verified. Files may be read at the same time."""
@@ -147,3 +148,10 @@ class Assembly:
         source = np.ndarray(transfer.box.shape, element, buffer=buffer, strides=strides)
         target = self.tensors[transfer.name].view(element).reshape(entry.shape)
         target[transfer.box.within(Box(entry.offsets, entry.shape))] = source
+
+
+def _aligned(nbytes: int) -> NDArray[np.uint8]:
+    """Memory on a multiple of 64 bytes, as frameworks allocate it: what is restored may stay where it lies."""
+    memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + nbytes]

@@ -70,13 +70,17 @@ class Save:
 
         Raises SaveFailed, Fenced or TimedOut if it will not be, ConfigError for a tier that this run does not have.
         """
+        self.wait_settled(until)
+        if self._error is not None:
+            self._told = True
+            raise self._error
+
+    def wait_settled(self, until: str | None = None) -> None:
+        """Wait until the save is over, well or not. Raises TimedOut, ConfigError."""
         if until not in (None, self._tier):
             raise ConfigError(f"this run does not save to tier {until!r}", hint=f"wait for {self._tier!r}")
         if not self._settled.wait(self._limit_s):
             raise self._late("was not settled")
-        if self._error is not None:
-            self._told = True
-            raise self._error
 
     def wait_written(self) -> None:
         """Wait until the slab is free again. Raises TimedOut."""

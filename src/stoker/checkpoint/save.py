@@ -198,8 +198,8 @@ class Checkpoint:
 
     def wait(self, until: str | None = None) -> None:
         """Wait until all saves are durable and visible in tier `until`. Raises as `Save.wait` does."""
-        for save in list(self._unsettled):
-            save.wait(until)
+        for save in self._unsettled:
+            save.wait_settled(until)
         self._raise_failure()
 
     def stats(self) -> CheckpointStats:
@@ -208,12 +208,16 @@ class Checkpoint:
             return self._stats
 
     def close(self) -> None:
-        """Wait for what is staged and let go of the memory. Idempotent. Raises what `wait` does."""
+        """Wait for what is staged and let go of the memory. Idempotent. Raises a failure that nobody was told of."""
         if self._closed:
             return
         self._closed = True
         try:
-            self.wait()
+            for save in self._unsettled:
+                save.wait_settled()
+            failure = self._next_failure()
+            if failure is not None:
+                raise failure
         finally:
             self._snapshot.close()
 
@@ -236,15 +240,20 @@ class Checkpoint:
 
     def _raise_failure(self) -> None:
         """Raise the error of an earlier save, unless someone was told; being fenced is told for ever."""
-        settled = [save for save in self._unsettled if save.settled]
-        self._unsettled = [save for save in self._unsettled if save not in settled]
-        self._fenced = self._fenced or next((s.error for s in settled if isinstance(s.error, Fenced)), None)
-        if self._fenced is not None:
-            raise self._fenced
-        for save in settled:
-            error = save.take_failure()
-            if error is not None:
-                raise error
+        failure = self._next_failure() or self._fenced
+        if failure is not None:
+            raise failure
+
+    def _next_failure(self) -> StokerError | None:
+        """The first error of a save that nobody was told of."""
+        for save in [save for save in self._unsettled if save.settled]:
+            self._unsettled.remove(save)
+            if isinstance(save.error, Fenced):
+                self._fenced = save.error
+            failure = save.take_failure()
+            if failure is not None:
+                return failure
+        return None
 
     def _stage(self, step: StepId) -> Staged:
         """Take the snapshot. If this rank cannot, rank 0 is told, so that it need not wait."""

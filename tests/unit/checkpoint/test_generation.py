@@ -1,6 +1,7 @@
 """Starting a run again: what was whole is finished, the rest goes, and all ranks hear one decision."""
 
 import json
+import shutil
 import threading
 
 import pytest
@@ -140,6 +141,14 @@ def test_the_end_of_a_run_is_that_of_the_first_generation_that_came_so_far(home,
     assert json.loads(home.read(Key("ended.json")))["generation"] == 1
 
 
+def test_a_whole_step_whose_name_is_taken_is_removed(home, start, state, equal):
+    start(state(1)).save_and_wait(after=9)
+    shutil.copytree(home.root / "step-00000010.g0001", home.root / "step-00000010.g0001.partial")
+    again = start(state(2))
+    assert again.restore() == [10]
+    assert list(home.list_dirs()) == ["step-00000010.g0001"]
+
+
 def test_notes_and_unfinished_files_of_older_generations_are_swept(home, start, state, listing):
     start(state())
     home.write(Key("step-00000010.g0001.aborted/rank-00000.json"), b"{}")
@@ -201,6 +210,7 @@ def test_an_older_generation_is_fenced_at_its_next_commit_and_its_data_goes(home
     for _ in range(2):  # for ever
         with pytest.raises(Fenced):
             old.checkpoints[0].save(after=29)
+    old.checkpoints[0].close()  # told already
     assert set(home.list_dirs()) == {"step-00000010.g0001"}
     new.save_and_wait(after=29)
     assert set(home.list_dirs()) == {"step-00000010.g0001", "step-00000030.g0002"}

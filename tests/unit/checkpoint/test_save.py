@@ -251,7 +251,21 @@ def test_a_failed_save_that_wait_raised_is_not_raised_again(home, start, state, 
     fail_writes(home, monkeypatch, times=1)
     with pytest.raises(SaveFailed):
         run.checkpoints[0].save(after=0).wait()
+    run.checkpoints[0].wait()
     run.checkpoints[0].save(after=1).wait()
+    fail_writes(home, monkeypatch, times=1)
+    with pytest.raises(SaveFailed):
+        run.checkpoints[0].save(after=2).wait()
+    run.checkpoints[0].close()
+
+
+def test_a_step_of_another_checkpoint_of_the_same_generation_is_not_replaced(home, start, state):
+    run = start(state(1))
+    home.write(Key("step-00000001.g0001/MANIFEST.json"), b"other")
+    with pytest.raises(SaveFailed, match="is there already"):
+        run.save_and_wait(after=0)
+    assert home.read(Key("step-00000001.g0001/MANIFEST.json")) == b"other"
+    assert list(home.list_dirs()) == ["step-00000001.g0001"]
 
 
 def test_close_raises_what_nobody_was_told(home, start, state, monkeypatch):
