@@ -23,7 +23,6 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     },
     "bool parameters": {
         "stoker.cli.pack:pack": "--dry-run and --json are flags of the command line and do not depend on each other",
-        "stoker.cli.main:_print_version": "typer calls an option's callback with the value as its one argument",
     },
 }
 
