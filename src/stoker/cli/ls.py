@@ -1,15 +1,20 @@
-"""`stoker ls URL`: the samples of a data set."""
+"""`stoker ls [URL]`: the samples of a data set, or the tiers and what they hold."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stoker.errors import ConfigError
+from stoker.errors import NotFound
+from stoker.tier.holdings import Holdings, holdings
+from stoker.tier.node import NodeDirectory, default_nvme
 from stoker.units import format_bytes
 
 if TYPE_CHECKING:
@@ -21,12 +26,17 @@ _CHUNK = 4096
 def ls(
     url: Annotated[str | None, typer.Argument(help="Path or URL of a data set.")] = None,
     limit: Annotated[int | None, typer.Option(min=0, help="List only the first so many samples.")] = None,
+    nvme: Annotated[Path | None, typer.Option(help="The nvme tier; default as for a run.")] = None,
+    shared: Annotated[Path | None, typer.Option(help="The shared tier.")] = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
-    """List the samples of a data set: key, and the size of each field."""
+    """List the samples of a data set: key, and the size of each field. Without URL: the tiers and what they hold."""
     if url is None:
-        _list_tiers()
+        tiers = find_tiers(nvme, shared)
+        typer.echo(
+            json.dumps({name: asdict(held) for name, held in tiers.items()}) if as_json else describe_tiers(tiers)
+        )
         return
     from stoker.dataset.open import open_dataset
     from stoker.store.open import open_store
@@ -56,5 +66,28 @@ def sample_sizes(opened: OpenDataset, limit: int | None) -> Iterator[tuple[str, 
             yield key, {name: size for name, offset, size in present if offset >= 0}
 
 
-def _list_tiers() -> None:
-    raise ConfigError("ls needs the URL of a data set", hint="stoker ls URL")
+def find_tiers(nvme: Path | None, shared: Path | None) -> dict[str, Holdings]:
+    """What the nvme tier (default: where a run would have it) and the shared tier hold. Makes nothing.
+
+    Raises NotFound for a directory that was named and is not there.
+    """
+    places = {"nvme": nvme or default_nvme(os.environ, os.geteuid()), "shared": shared}
+    found = {}
+    for name, root in places.items():
+        if root is not None and root.is_dir():
+            found[name] = holdings(root, NodeDirectory(root).checkpoints_root if name == "nvme" else root)
+        elif root is not None and (name == "shared" or nvme is not None):
+            raise NotFound(f"the {name} tier is not there", where=str(root), hint="check the path")
+    return found
+
+
+def describe_tiers(tiers: Mapping[str, Holdings]) -> str:
+    """The tiers as a person reads them."""
+    lines = []
+    for name, held in tiers.items():
+        space = f"{format_bytes(held.free_bytes)} free of {format_bytes(held.total_bytes)}"
+        lines.append(f"{name}\t{held.root}\t{space}")
+        for run in held.runs:
+            newest = f", newest {run.newest}" if run.newest else ""
+            lines.append(f"  run {run.run}\t{run.step_count} steps, {format_bytes(run.total_bytes)}{newest}")
+    return "\n".join(lines) or "no tier holds anything yet"

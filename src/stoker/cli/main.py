@@ -26,7 +26,7 @@ app = typer.Typer(
 )
 
 
-def _print_version(value: bool) -> None:
+def _print_version(value: object) -> None:
     if value:
         typer.echo(f"stoker {VERSION}")
         raise typer.Exit
@@ -34,6 +34,7 @@ def _print_version(value: bool) -> None:
 
 @app.callback()
 def _root(
+    *,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,

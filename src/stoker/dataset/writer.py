@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 
 from stoker.dataset.place import SHARD_BYTES
 from stoker.dataset.write import DatasetWriter
@@ -17,5 +18,10 @@ def writer(url: str | os.PathLike[str] | Store, *, shard_bytes: int | str = SHAR
     `shard_bytes` is a number or a size such as "64MiB". Nothing is visible before the `with` block ends; an exception
     inside it publishes nothing. Raises AlreadyExists if a data set is there, ConfigError, StoreError.
     """
-    store = url if isinstance(url, Store) else open_store(os.fspath(url))
-    return DatasetWriter(store, shard_bytes=parse_bytes(shard_bytes))
+    shard_size = parse_bytes(shard_bytes)
+    if isinstance(url, Store):
+        return DatasetWriter(url, shard_bytes=shard_size)
+    store = open_store(os.fspath(url))
+    opened = DatasetWriter(store, shard_bytes=shard_size)
+    weakref.finalize(opened, store.close)
+    return opened

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import sys
 import time
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,13 +20,11 @@ CONTEXT = 64
 
 
 class SlowStore(LocalStore):
-    """Storage that takes `read_s` to answer, as a busy file server would."""
-
-    read_s = 0.03
+    """Storage that takes 30 ms to answer, as a busy file server would."""
 
     def read_into(self, key: Key, start: int, buffer: WriteBuffer) -> None:
         """Read, late."""
-        time.sleep(self.read_s)
+        time.sleep(0.03)
         super().read_into(key, start, buffer)
 
 
@@ -44,8 +42,7 @@ class Model(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Logits of the next byte: int64[n, CONTEXT] -> float32[n, CONTEXT, 256]."""
         mask = nn.Transformer.generate_square_subsequent_mask(CONTEXT)
-        hidden: torch.Tensor = self.layers(self.embed(x) + self.place, mask=mask, is_causal=True)
-        logits: torch.Tensor = self.head(hidden)
+        logits: torch.Tensor = self.head(self.layers(self.embed(x) + self.place, mask=mask, is_causal=True))
         return logits
 
 
@@ -60,33 +57,20 @@ def crops(samples: list[memoryview]) -> torch.Tensor:
 
 
 def main() -> None:
-    """Train for `--steps` steps; print one JSON line a step and one at the end."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("data")
-    parser.add_argument("--nvme", required=True)
-    parser.add_argument("--run", required=True)
-    parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--stand-still-at", type=int, default=-1, help="wait there to be killed")
-    parser.add_argument("--forget-rng", action="store_true", help="the control: resume with another RNG")
-    parser.add_argument("--slow", choices=["no", "prefetch", "no-prefetch"], default="no")
-    args = parser.parse_args()
+    """Usage: train.py DATA NVME STEPS STAND_STILL_AT [forget-rng | slow | slow-no-prefetch]. One JSON line a step."""
+    data_dir, nvme, steps, stand_still_at, *flags = sys.argv[1:]
     torch.manual_seed(1)
     torch.set_num_threads(1)
 
-    with stoker.open(run=args.run, nvme=args.nvme) as run:
-        store = SlowStore(args.data) if args.slow != "no" else args.data
-        data = run.loader(
-            stoker.Dataset(store).fields("py"),
-            global_batch_size=16,
-            seed=7,
-            epochs=1 + args.steps // 50,
-            prefetch_bytes=0 if args.slow == "no-prefetch" else 64 << 20,
-        )
+    with stoker.open(run="demo", nvme=nvme) as run:
+        store = stoker.Dataset(SlowStore(data_dir) if "slow" in flags or "slow-no-prefetch" in flags else data_dir)
+        ahead_bytes, epochs = 0 if "slow-no-prefetch" in flags else 64 << 20, 1 + int(steps) // 50
+        data = run.loader(store, global_batch_size=16, seed=7, epochs=epochs, prefetch_bytes=ahead_bytes)
         model = Model()
         optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
         state = run.checkpoint(model, optimizer, data=data, every=20)
         state.restore()
-        if args.forget_rng:
+        if "forget-rng" in flags:
             torch.manual_seed(2)
         for batch in data:
             rows = crops(batch["py"])
@@ -96,16 +80,20 @@ def main() -> None:
             loss.backward()  # type: ignore[no-untyped-call]  # torch ships it without types
             optimizer.step()
             digests = [hashlib.sha256(sample).hexdigest() for sample in batch["py"]]
-            line = {"step": batch.step, "loss": loss.item(), "keys": batch.sample_keys, "sha256": digests}
-            sys.stdout.write(json.dumps(line) + "\n")
-            sys.stdout.flush()
+            tell({"step": batch.step, "loss": loss.item(), "keys": batch.sample_keys, "sha256": digests})
             state.save_if_due(after=batch)
-            if batch.step == args.stand_still_at:
+            if batch.step == int(stand_still_at):
                 time.sleep(600)
-            if batch.step + 1 == args.steps:
+            if batch.step + 1 == int(steps):
                 break
     weights = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.state_dict().values())).hexdigest()
-    sys.stdout.write(json.dumps({"weights": weights, "report": run.report().to_json()}) + "\n")
+    tell({"weights": weights, "report": run.report().to_json()})
+
+
+def tell(line: dict[str, Any]) -> None:
+    """One line of JSON on stdout, at once."""
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+RUN_NAME: Final = "run.json"
 STEP_NAME: Final = re.compile(r"step-(\d{8,})\.g(\d{4,})\Z")
 
 
@@ -33,12 +34,13 @@ class Holdings:
 
 
 def holdings(root: Path, checkpoints: Path) -> Holdings:
-    """Walk `checkpoints` (one directory a run) and ask the file system of `root`. Cost: one stat a file.
+    """Walk `checkpoints` (one directory a run, told by its `run.json`) and ask the file system of `root`.
 
-    A run that is being written while this looks is counted as far as it is there.
+    Cost: one stat a file. A run that is being written while this looks is counted as far as it is there.
     """
     space = os.statvfs(root)
-    runs = sorted((entry for entry in _scan(checkpoints) if entry.is_dir(follow_symlinks=False)), key=lambda e: e.name)
+    folders = sorted(_scan(checkpoints), key=lambda entry: entry.name)
+    runs = [entry for entry in folders if (Path(entry.path) / RUN_NAME).is_file()]
     return Holdings(
         root=str(root),
         free_bytes=space.f_bavail * space.f_frsize,

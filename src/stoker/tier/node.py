@@ -94,9 +94,14 @@ class NodeDirectory:
             )
         return cls.open(root.with_name(root.name + suffix))
 
+    @property
+    def checkpoints_root(self) -> Path:
+        """Where the runs lie whose checkpoints stay on this node."""
+        return self.root / "checkpoint"
+
     def checkpoints(self, run: str) -> Path:
-        """The home of a run whose checkpoints stay on this node."""
-        return self.root / "checkpoint" / run
+        """The home of one of them."""
+        return self.checkpoints_root / run
 
     def run(self, run: str) -> Path:
         """Locks and ledgers of a run on this node."""

@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from stoker.cli.ls import ls
 from stoker.dataset.write import DatasetWriter
-from stoker.errors import ConfigError, DatasetError
+from stoker.errors import DatasetError, NotFound
 from stoker.store.local import LocalStore
 
 
@@ -57,6 +57,36 @@ def test_a_place_without_a_data_set_is_an_error(tmp_path):
         run(tmp_path)
 
 
-def test_without_a_url_it_says_that_it_needs_one():
-    with pytest.raises(ConfigError, match="needs the URL"):
-        run()
+@pytest.fixture
+def tiers(tmp_path):
+    for root in (tmp_path / "n" / "checkpoint", tmp_path / "s"):
+        step = root / "r1" / "step-00000020.g0001"
+        step.mkdir(parents=True)
+        (step / "x").write_bytes(b"x" * 2048)
+        (root / "r1" / "run.json").write_text("{}")
+    return tmp_path
+
+
+def test_without_a_url_it_lists_the_tiers_and_the_runs_they_hold(tiers):
+    lines = run("--nvme", tiers / "n", "--shared", tiers / "s").splitlines()
+    assert [line.split("\t")[0] for line in lines] == ["nvme", "  run r1", "shared", "  run r1"]
+    assert "1 steps, 2.0 KiB, newest step-00000020.g0001" in lines[1]
+
+
+def test_the_tiers_as_json(tiers):
+    facts = json.loads(run("--nvme", tiers / "n", "--json"))
+    assert list(facts) == ["nvme"]
+    assert facts["nvme"]["runs"] == [
+        {"run": "r1", "step_count": 1, "newest": "step-00000020.g0001", "total_bytes": 2048}
+    ]
+
+
+def test_a_tier_that_was_named_and_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(NotFound, match="shared"):
+        run("--nvme", tmp_path, "--shared", tmp_path / "none")
+
+
+def test_a_user_who_has_run_nothing_yet_holds_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("STOKER_NVME", str(tmp_path / "none"))
+    assert "no tier holds anything yet" in run()
+    assert not (tmp_path / "none").exists()

@@ -11,6 +11,8 @@ def test_runs_steps_and_bytes_are_counted_and_partial_steps_are_no_steps(tmp_pat
         folder = checkpoints / run / step
         folder.mkdir(parents=True)
         (folder / "rank-00000-of-00001.safetensors").write_bytes(b"x" * size)
+        (checkpoints / run / "run.json").write_text("{}")
+    (checkpoints / "not-a-run" / "step-00000001.g0001").mkdir(parents=True)
     found = holdings(tmp_path, checkpoints)
     assert [(r.run, r.step_count, r.newest, r.total_bytes) for r in found.runs] == [
         ("a", 2, "step-00000010.g0002", 15),
