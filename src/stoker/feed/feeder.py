@@ -71,7 +71,7 @@ class InlineFeeder:
         self._frontier = 0  # what lies between the two is begun
         self._ahead = False
         self._asked: int | None = None  # the step that training waits for
-        self._asked_s = 0.0
+        self._asked_ns = 0
         self._patience_s = options.patience_s
         self._short: int | None = None  # the step asked for that found no slot
         self._starved = False
@@ -190,7 +190,7 @@ class InlineFeeder:
         if self._planner.ident is None:
             self._planner.start()
         self._next = self._frontier = step
-        self._asked, self._asked_s, self._ahead = step, time.monotonic(), True
+        self._asked, self._asked_ns, self._ahead = step, time.perf_counter_ns(), True
         self._arena.wake()
         try:
             while not self._is_made(step):
@@ -245,15 +245,13 @@ class InlineFeeder:
         try:
             plan, cost_ns = self._plan(chosen)
             work = Work(chosen, plan)
-            wait_s = self._place(work)
+            wait_s = self._place(work, cost_ns)
         except BaseException as error:  # noqa: BLE001  thread boundary: raised where the batch is asked for
             self._fail(chosen, error)
             self._unplaced = None
             return 0
         if work.memory is not None:
             self._unplaced = None
-            # Reading offset tables is part of fetching; waiting for a slot is not.
-            work.times.append(time.perf_counter_ns() - cost_ns)
             self._stages.fetch(work)
         return wait_s
 
@@ -281,7 +279,7 @@ class InlineFeeder:
             self._unplaced = plan, time.perf_counter_ns() - begin_ns
         return self._unplaced
 
-    def _place(self, work: Work) -> float | None:
+    def _place(self, work: Work, cost_ns: int) -> float | None:
         """Find room for a batch, in ordinary memory if all slots stay lent; else returns how long to wait for one."""
         step, nbytes = work.step, work.plan.nbytes
         with self._changed:
@@ -299,7 +297,7 @@ class InlineFeeder:
                 self._starved = False
             else:
                 self._short = step
-                wait_s = self._asked_s + self._patience_s - time.monotonic()
+                wait_s = self._patience_s - (time.perf_counter_ns() - self._asked_ns) / 1e9
                 if wait_s > 0 and not self._starved:
                     return wait_s
                 if not self._starved:
@@ -308,6 +306,12 @@ class InlineFeeder:
                     self._patience_s /= 2
                 self._starved = True
                 self._placement.place_apart(work, nbytes)
+            # Fetching begins with the plan, which reads offsets, or with waiting for it; not while a slot is missing.
+            begin_ns = time.perf_counter_ns() - cost_ns
+            if self._asked == step and self._short != step:
+                begin_ns = min(begin_ns, self._asked_ns)
+            work.times.append(begin_ns)
+            self._short = None
             self._works[step] = work
             return 0
 

@@ -22,6 +22,7 @@ _TURN_MAX_COUNT: Final = 64
 # took 50 us of CPU for a warm local read that one does in 10 us. So no more threads read at a time than three quarters
 # of the time a read takes over the CPU time it takes: for warm files one, for slow storage all of them.
 _OVERLAP: Final = 0.75
+_OVERDUE_S: Final = 0.005  # a thread that has read for longer is waiting for storage, whatever reads cost before
 _WEIGHT: Final = 0.2  # of the newest turn in the two running means
 
 
@@ -63,7 +64,8 @@ class FetchPool:
         self._threads: list[threading.Thread] = []
         self._started_count = 0
         self._idle_count = 0
-        self._reading = 0
+        self._looked_out = False
+        self._reading: dict[int, float] = {}  # thread -> when it began
         self._closed = False
         self._read_s = 0.0  # running means over reads: time, and CPU time of the thread
         self._cpu_s = 0.0
@@ -106,14 +108,17 @@ class FetchPool:
         return sum(thread.is_alive() for thread in self._threads)
 
     def _start_threads(self) -> None:
-        """Start what threads are missing, one after the other: the first may show that no more are needed."""
+        """Start what threads are missing, one after the other: the first may show that no more are needed.
+
+        One more than read waits, as a lookout for reads that hang.
+        """
         while True:
             with self._changed:
-                most = min(self._thread_count - self._started_count, self._width() - self._reading - self._idle_count)
-                if self._closed or most <= 0 or not any(job.parts for _, _, job in self._queue):
+                missing = max(self._width() - self._count_reading(), 1) - self._idle_count
+                if self._closed or missing <= 0 or self._started_count >= self._thread_count or not self._has_parts():
                     return
+                number = self._started_count
                 self._started_count += 1
-                number = self._started_count - 1
             thread = threading.Thread(target=self._work, name=f"stoker-fetch-{number}", daemon=True)
             thread.start()
             self._threads.append(thread)
@@ -127,16 +132,31 @@ class FetchPool:
         most = self._thread_count
         return max(1, min(most, int(_OVERLAP * self._read_s / self._cpu_s))) if self._cpu_s else most
 
+    def _count_reading(self) -> int:
+        """How many threads read, but for those that hang."""
+        overdue_s = time.perf_counter() - _OVERDUE_S
+        return sum(begin_s > overdue_s for begin_s in self._reading.values())
+
+    def _has_parts(self) -> bool:
+        """Whether there is something that no thread has taken."""
+        while self._queue and not self._queue[0][2].parts:
+            heapq.heappop(self._queue)[2].queued = False
+        return bool(self._queue)
+
     def _offer(self, job: Job, count: int) -> None:
         """Let threads know of `count` parts of a job that nobody has taken."""
         if not job.queued:
             job.queued = True
             self._submitted += 1
             heapq.heappush(self._queue, (job.step, self._submitted, job))
-        self._changed.notify(max(0, min(-(-count // self._turn_count()), self._width() - self._reading)))
+        turns = -(-count // self._turn_count())
+        least = 0 if self._looked_out else 1
+        self._changed.notify(max(least, min(turns, self._width() - self._count_reading())))
 
     def _work(self) -> None:
         while (turn := self._take()) is not None:
+            if not self._idle_count:
+                self._start_threads()
             self._read(*turn)
             del turn  # it holds the memory of a batch
 
@@ -144,20 +164,25 @@ class FetchPool:
         """The next reads to do; waits for some. None when the pool is closed."""
         with self._changed:
             while not self._closed:
-                while self._queue and not self._queue[0][2].parts:
-                    heapq.heappop(self._queue)[2].queued = False
-                if self._queue and self._reading < self._width():
+                waiting = self._has_parts()
+                if waiting and self._count_reading() < self._width():
                     job = self._queue[0][2]
                     start, stop = job.parts.pop()
                     taken = min(stop, start + self._turn_count())
                     if taken < stop:
                         job.parts.append((taken, stop))
                     job.running += 1
-                    self._reading += 1
+                    self._reading[threading.get_ident()] = time.perf_counter()
+                    if not self._looked_out and self._has_parts():
+                        self._changed.notify()
                     return job, start, taken
+                looks_out = waiting and not self._looked_out
+                self._looked_out = self._looked_out or looks_out
                 self._idle_count += 1
-                self._changed.wait()
+                self._changed.wait(_OVERDUE_S if looks_out else None)
                 self._idle_count -= 1
+                if looks_out:
+                    self._looked_out = False
         return None
 
     def _read(self, job: Job, start: int, stop: int) -> None:
@@ -177,14 +202,14 @@ class FetchPool:
             job.error = job.error or error
         cpu = time.thread_time() - cpu
         with self._changed:
-            self._reading -= 1
+            del self._reading[threading.get_ident()]
             job.running -= 1
             job.left -= count
             if reads:
                 self.read_count += reads
                 self.read_bytes += nbytes
                 self._learn((now - begin) / count, cpu / count)
-            spare = self._width() - self._reading - 1  # this thread is one of them again in a moment
+            spare = self._width() - self._count_reading() - 1  # this thread is one of them again in a moment
             if self._queue and spare > 0:
                 self._changed.notify(spare)
             else:

@@ -130,6 +130,7 @@ class WatchedStore(WrappedStore):
         self.readers = 0
         self.most_readers = 0
         self.errors = {}  # offset -> exception
+        self.gates = {}  # offset -> event to wait for
 
     def read_into(self, key, start, buffer):
         if not key.startswith("shard-"):
@@ -139,7 +140,7 @@ class WatchedStore(WrappedStore):
             self.readers += 1
             self.most_readers = max(self.most_readers, self.readers)
         try:
-            assert self.gate.wait(30)
+            assert self.gates.get(start, self.gate).wait(30)
             if self.read_s:
                 time.sleep(self.read_s)
             if start in self.errors:

@@ -4,6 +4,7 @@ The first batch is left out: it also waits for threads to start, several millise
 """
 
 import time
+from statistics import median
 
 import pytest
 
@@ -11,20 +12,14 @@ from stoker.feed.decode import DECODERS, decode_text
 from stoker.ledger import Cause
 from stoker.testing.stores import SlowStore
 
-STEPS = 6
+STEPS = 7
 DELAY_S = 0.08
-INJECTED_S = (STEPS - 1) * DELAY_S
 
 
 def waits_of(ledger, first=1):
-    """Seconds by cause from the step `first` on."""
-    snapshot = ledger.snapshot()
-    found = dict.fromkeys(Cause, 0.0)
-    for record in snapshot.steps:
-        if record.step >= first:
-            for cause, wait_ns in record.waits_ns.items():
-                found[cause] += wait_ns / 1e9
-    return found
+    """Seconds a step by cause, from the step `first` on: medians, which one step in bad weather does not change."""
+    records = [record for record in ledger.snapshot().steps if record.step >= first]
+    return {cause: median(record.waits_ns[cause] for record in records) / 1e9 for cause in Cause}
 
 
 def assert_charged(waits, cause, injected_s):
@@ -65,30 +60,30 @@ def test_a_slow_store_is_fetch(texts, load, ledger, prefetch_bytes):
     # Eight threads read one batch at a time, with or without reading ahead.
     data = load(SlowStore(texts, read_s=DELAY_S), describe=text, prefetch_bytes=prefetch_bytes, threads=8)
     assert sum(1 for _ in data) == STEPS
-    assert_charged(waits_of(ledger), Cause.FETCH, INJECTED_S)
+    assert_charged(waits_of(ledger), Cause.FETCH, DELAY_S)
 
 
 @pytest.mark.parametrize("prefetch_bytes", [0, 1 << 16])
 def test_a_slow_decoder_is_decode(texts, load, ledger, prefetch_bytes):
     data = load(texts, describe=text, prefetch_bytes=prefetch_bytes, decoders=slow_decoders(DELAY_S))
     assert sum(1 for _ in data) == STEPS
-    assert_charged(waits_of(ledger), Cause.DECODE, INJECTED_S)
+    assert_charged(waits_of(ledger), Cause.DECODE, DELAY_S)
 
 
 @pytest.mark.parametrize("prefetch_bytes", [0, 1 << 16])
 def test_a_slow_map_is_map(texts, load, ledger, prefetch_bytes):
     data = load(texts, describe=lambda d: text(d).map(slow_map(DELAY_S)), prefetch_bytes=prefetch_bytes)
     assert sum(1 for _ in data) == STEPS
-    assert_charged(waits_of(ledger), Cause.MAP, INJECTED_S)
+    assert_charged(waits_of(ledger), Cause.MAP, DELAY_S)
 
 
 def test_lent_slots_are_handoff(texts, load, ledger):
-    data = load(texts, prefetch_bytes=2 * 128, patience_s=INJECTED_S)
+    data = load(texts, prefetch_bytes=2 * 128, patience_s=4 * DELAY_S)
     loop = iter(data)
     held = [next(loop), next(loop)]
     held.append(next(loop))
     assert data.stats().copied_batches == 1
-    assert_charged(waits_of(ledger, first=2), Cause.HANDOFF, INJECTED_S)
+    assert_charged(waits_of(ledger, first=2), Cause.HANDOFF, 4 * DELAY_S)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +104,8 @@ def test_two_slow_stages_at_once_are_told_apart(texts, load, ledger, fetch_s, de
 
 
 def test_reading_offsets_is_fetch(make_store, numbered, load, ledger):
-    data = load(SlowStore(make_store(numbered(48), shard_bytes=8192), read_s=DELAY_S), prefetch_bytes=0)
+    data = load(SlowStore(make_store(numbered(48), shard_bytes=8192), read_s=0.2), prefetch_bytes=0)
     next(iter(data))
     waits = waits_of(ledger, first=0)
-    assert waits[Cause.FETCH] >= 2 * DELAY_S  # offsets, then samples
+    assert waits[Cause.FETCH] >= 2 * 0.2  # offsets, then samples
     assert_charged(waits, Cause.FETCH, waits[Cause.FETCH])

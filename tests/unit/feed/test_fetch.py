@@ -101,6 +101,20 @@ def test_fast_parts_need_few_threads_and_slow_ones_bring_all_of_them_back(pool, 
     assert max(most) == 4
 
 
+def test_a_part_that_hangs_does_not_hold_up_the_others_though_few_threads_were_enough_before(pool, until):
+    finished, gate = Finished(), threading.Event()
+    for step in range(20):
+        pool.submit(Job(step, 200, lambda i: 1, finished))
+    until(lambda: len(finished.jobs) == 20)
+    assert pool._width() == 1
+    for step in (20, 21):
+        pool.submit(Job(step, 1, lambda i: gate.wait(10) and 1, finished))
+    pool.submit(Job(22, 500, lambda i: 1, finished))
+    until(lambda: [job.step for job in finished.jobs[20:]] == [22])
+    gate.set()
+    until(lambda: len(finished.jobs) == 23)
+
+
 def test_the_earliest_step_goes_first():
     pool, order, finished, gate = FetchPool(1), [], Finished(), threading.Event()
     pool.submit(Job(9, 1, lambda i: gate.wait(10) and 1, finished))
@@ -157,10 +171,11 @@ def test_a_job_abandoned_before_it_is_submitted_is_done_once(pool):
     assert finished.jobs == [job]
 
 
-def test_closing_ends_jobs_that_wait_and_those_that_run():
+def test_closing_ends_jobs_that_wait_and_those_that_run(until):
     pool, finished, gate = FetchPool(2), Finished(), threading.Event()
     for step in range(5):
         pool.submit(Job(step, 50, lambda i: gate.wait(10) and 1, finished))
+    until(lambda: len(pool._reading) == 2 and len(pool._threads) == 2)
     assert pool.close(0.01) == 2
     gate.set()
     assert pool.close(10) == 0
