@@ -48,6 +48,7 @@ class Arena:
 
     def __init__(self, size_bytes: int) -> None:
         self._fd = _memfd("stoker-arena", size_bytes)
+        self._close_fd = weakref.finalize(self, os.close, self._fd)
         self._map: mmap.mmap | None = _map(self._fd, size_bytes)
         self._lock = threading.Lock()
         self._returned: SimpleQueue[Slot | None] = SimpleQueue()
@@ -151,7 +152,7 @@ class Arena:
             if self._map is not None:
                 self._map = None
                 self._free = []
-                os.close(self._fd)
+                self._close_fd()
 
     def _open_map(self) -> mmap.mmap:
         if self._map is None:
