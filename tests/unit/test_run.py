@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import time
 
 import pytest
 
@@ -114,6 +115,17 @@ def test_evaluation_sees_every_sample_once_and_marks_the_pads(tmp_path, data):
             seen = [key for batch in loader for key, valid in zip(batch.sample_keys, batch.valid, strict=True) if valid]
             assert seen == [f"s{i:03d}" for i in range(100)]
         assert len(loader) == 13
+
+
+def test_an_evaluation_between_two_steps_is_neither_compute_nor_wait(tmp_path, data):
+    with stoker.open(run="r", nvme=tmp_path / "n") as run:
+        evaluation = run.loader(described(data), global_batch_size=50, shuffle=False)
+        for batch in run.loader(described(data), global_batch_size=8):
+            if batch.step == 5:
+                assert sum(1 for _ in evaluation if not time.sleep(0.2)) == 2
+        report = run.report().to_json()
+    assert (report["steps"], report["samples"]) == (12, 96)
+    assert report["compute_s"] + report["wait_s"] < 0.4
 
 
 def test_the_report_knows_steps_and_utilisation(tmp_path, data):

@@ -89,6 +89,9 @@ class Loader:
         """
         self._check_open()
         self._loop_count += 1
+        if self._evaluates:
+            # What an evaluation takes is neither compute nor wait of a training step: the account stands still.
+            self._ledger.record_end(time.perf_counter_ns())
         return _Loop(self._advance, self._loop_count)
 
     def position(self, after: int) -> Position:
@@ -138,7 +141,8 @@ class Loader:
             raise ConfigError("another loop over this loader has begun since", hint="one loop at a time")
         step = loop.step if self._evaluates else self._next_step
         if step >= self._step_count:
-            self._ledger.record_end(entered_ns)
+            if not self._evaluates:
+                self._ledger.record_end(entered_ns)
             raise StopIteration
         batch = self._deliver(step, entered_ns)
         if self._evaluates:
@@ -156,6 +160,8 @@ class Loader:
             assert wire.memory is not None
             memory = wire.memory
         batch = Batch(wire, memory)
+        if self._evaluates:
+            return batch
         left_ns = time.perf_counter_ns()
         waits = split_wait(entered_ns, left_ns, wire.timing)
         samples = int(wire.valid.sum())

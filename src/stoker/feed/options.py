@@ -17,7 +17,7 @@ class FeedOptions:
     Attributes:
         epochs: how often training goes through the data set.
         prefetch_bytes: memory for batches that are being made, ready or lent; 0 makes each when it is asked for.
-        threads: reads in flight at most.
+        threads: reads in flight at most; how many there are follows from how long a read waits for storage.
         deadline_s: how long a batch may take before TimedOut says what it waits for.
         patience_s: how long all slots may be lent before batches are copied into ordinary memory.
         decoders: name -> function; None leaves bytes as they are.
@@ -25,7 +25,7 @@ class FeedOptions:
 
     epochs: int = 1
     prefetch_bytes: int = 256 * MIB
-    threads: int = 16
+    threads: int = 64
     deadline_s: float = 300.0
     patience_s: float = 1.0
     decoders: Mapping[str, Decoder | None] = field(default_factory=lambda: DECODERS)

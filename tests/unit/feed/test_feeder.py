@@ -390,7 +390,7 @@ def test_a_store_that_never_answers_does_not_keep_close_for_ever(counted, feed, 
     monkeypatch.setattr("stoker.feed.feeder._CLOSE_S", 0.05)
     store = watched(counted())
     store.gate.clear()
-    feeder = feed(store, deadline_s=0.01)
+    feeder = feed(store, deadline_s=0.01, threads=16)
     with pytest.raises(TimedOut):
         feeder.request(0)
     until(lambda: store.readers == 16)
