@@ -160,12 +160,11 @@ class Loader:
             assert wire.memory is not None
             memory = wire.memory
         batch = Batch(wire, memory)
-        if self._evaluates:
-            return batch
         left_ns = time.perf_counter_ns()
-        waits = split_wait(entered_ns, left_ns, wire.timing)
-        samples = int(wire.valid.sum())
-        self._ledger.record_step(step, wire.epoch, entered_ns, left_ns, waits, samples, wire.nbytes)
+        if not self._evaluates:
+            waits = split_wait(entered_ns, left_ns, wire.timing)
+            samples = int(wire.valid.sum())
+            self._ledger.record_step(step, wire.epoch, entered_ns, left_ns, waits, samples, wire.nbytes)
         self._tell()
         return batch
 
