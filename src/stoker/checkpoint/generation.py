@@ -124,7 +124,7 @@ def _start(home: Home, run: str, layout: Layout) -> tuple[int, StepId | None, bo
         after = take_inventory(home)
         # Until our record was there, an older generation could still commit: then our record names the wrong step.
         if _choose(home, after, number) == restore:
-            return number, restore, before.committed or after.committed
+            return number, restore, before.committed
         _log.info("a step of run %r was committed while generation %d began: beginning again", run, number)
     raise CheckpointError(
         f"no generation could be begun in {_TRIES} tries",

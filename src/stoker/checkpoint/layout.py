@@ -13,7 +13,7 @@ from typing import Final, Protocol, Self
 
 from stoker.checkpoint.state import Share, TensorEntry
 from stoker.errors import CheckpointError
-from stoker.io.safetensors import ALIGN_BYTES, TensorSpec, build_header, dtype_bytes
+from stoker.io.safetensors import TensorSpec, build_header, dtype_bytes
 from stoker.store.base import PromotingStore
 from stoker.units import MIB
 from stoker.values import Key
@@ -137,7 +137,7 @@ class SavePlan:
 def plan_save(
     entries: Iterable[TensorEntry], rank: int, world: int, *, header_split_bytes: int = HEADER_SPLIT_BYTES
 ) -> SavePlan:
-    """Lay out the tensors that `rank` of `world` writes. Larger dtypes come first, so that all are aligned.
+    """Lay out the tensors that `rank` of `world` writes. Larger dtypes come first: so all are aligned, in every file.
 
     A new file begins where a header would pass `header_split_bytes`. Raises CheckpointError for a name that occurs
     twice, FormatError for a dtype that safetensors does not have.
@@ -154,8 +154,8 @@ def plan_save(
     for names in _split(order, stored, header_split_bytes):
         image = _image(tensors_name(rank, world, len(files)), at, names, stored)
         files.append(image)
-        at = -(-image.stop // ALIGN_BYTES) * ALIGN_BYTES  # tensors are aligned in memory as well
-    return SavePlan(tuple(files), files[-1].stop if files else 0)
+        at = image.stop
+    return SavePlan(tuple(files), at)
 
 
 def _split(order: Sequence[str], stored: dict[str, TensorEntry], limit_bytes: int) -> Iterable[list[str]]:

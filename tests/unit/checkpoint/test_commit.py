@@ -7,6 +7,7 @@ import pytest
 
 from stoker.checkpoint.commit import name_ranks
 from stoker.checkpoint.manifest import decode_manifest
+from stoker.checkpoint.save import SaveOptions
 from stoker.checkpoint.state import TensorEntry
 from stoker.errors import CapacityError, CheckpointError, Fenced, SaveFailed, StoreError, TimedOut
 from stoker.values import Key
@@ -58,6 +59,7 @@ def test_a_rank_without_tensors_leaves_a_receipt_alone(home, start, state):
 
 def test_a_rank_that_does_not_save_is_named_at_the_deadline_and_nothing_is_left(home, start, state):
     run = start(*shared_state(state), deadline_s=0.1)
+    run.checkpoints[2]._options = SaveOptions(deadline_s=60)
     saves = [run.checkpoints[rank].save(after=9) for rank in (0, 2)]
     errors = [settle(save) for save in saves]
     assert isinstance(errors[0], SaveFailed)
@@ -65,9 +67,8 @@ def test_a_rank_that_does_not_save_is_named_at_the_deadline_and_nothing_is_left(
     assert isinstance(errors[1], SaveFailed)
     assert errors[1].what.startswith("step 10 was given up by rank 0: step 10: no receipt of rank 1")
     assert set(home.list_dirs()) == {"step-00000010.g0001.aborted"}
-    run.save_and_wait(after=19)
     start(*shared_state(state))
-    assert set(home.list_dirs()) == {"step-00000020.g0001"}
+    assert set(home.list_dirs()) == set()
 
 
 def test_a_rank_that_comes_after_the_step_was_given_up_removes_what_it_wrote(home, start, state):
@@ -75,6 +76,22 @@ def test_a_rank_that_comes_after_the_step_was_given_up_removes_what_it_wrote(hom
     assert isinstance(settle(run.checkpoints[0].save(after=9)), SaveFailed)
     late = run.checkpoints[1].save(after=9)
     assert isinstance(settle(late), SaveFailed)
+    assert set(home.list_dirs()) == {"step-00000010.g0001.aborted"}
+
+
+def test_a_rank_whose_receipt_comes_after_the_step_was_given_up_removes_what_it_wrote(home, start, state, monkeypatch):
+    run = start(*shared_state(state), deadline_s=0.1)
+    given_up = run.checkpoints[0].save(after=9)
+    write = home.write
+
+    def late(key, data, *, if_absent=False):
+        if key.endswith("partial/rank-00001.json"):
+            assert isinstance(settle(given_up), SaveFailed)
+        return write(key, data, if_absent=if_absent)
+
+    monkeypatch.setattr(home, "write", late)
+    run.checkpoints[1]._options = SaveOptions(deadline_s=60)
+    assert isinstance(settle(run.checkpoints[1].save(after=9)), SaveFailed)
     assert set(home.list_dirs()) == {"step-00000010.g0001.aborted"}
 
 
@@ -187,6 +204,8 @@ def test_a_rank_that_never_hears_of_rank_0_times_out_and_leaves_its_data(home, s
     assert "waited 125 ms for rank 0 to commit step 10" in error.what
     assert (home.root / "step-00000010.g0001.partial" / "rank-00001.json").exists()
     # Rank 0 may still come, and then the step is whole.
+    for checkpoint in run.checkpoints:
+        checkpoint._options = SaveOptions(deadline_s=60)
     saves = [run.checkpoints[rank].save(after=9) for rank in (0, 2)]
     assert [settle(save) for save in saves] == [None, None]
 
@@ -196,6 +215,17 @@ def test_all_ranks_of_an_older_generation_are_fenced(home, start, state):
     start(*shared_state(state))
     errors = [settle(save) for save in old.save(after=9)]
     assert all(isinstance(error, Fenced) for error in errors)
+    assert list(home.list_dirs()) == []
+
+
+def test_rank_0_that_waits_for_receipts_is_fenced_at_once_and_removes_what_is_there(home, start, state):
+    old = start(*shared_state(state), deadline_s=60)
+    save = old.checkpoints[0].save(after=9)
+    save.wait_written()
+    home.write(Key("gen-0002.json"), home.read(Key("gen-0001.json")))
+    began = time.monotonic()
+    assert isinstance(settle(save), Fenced)
+    assert time.monotonic() - began < 10
     assert list(home.list_dirs()) == []
 
 

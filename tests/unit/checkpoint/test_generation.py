@@ -153,8 +153,10 @@ def test_notes_and_unfinished_files_of_older_generations_are_swept(home, start, 
     start(state())
     home.write(Key("step-00000010.g0001.aborted/rank-00000.json"), b"{}")
     home.write(Key("step-00000010.g0001.partial/rank-00000-of-00001.safetensors"), b"x")
-    (home.root / f".tmp-{'0' * 8}-dead").mkdir()
+    unfinished = home.root / f".tmp-{'0' * 8}-dead"
+    unfinished.mkdir()
     start(state())
+    assert not unfinished.exists()
     assert listing() == ["gen-0001.json", "gen-0002.json", "run.json"]
 
 
@@ -198,6 +200,21 @@ def test_a_step_committed_while_a_generation_begins_is_the_one_it_goes_on_from(h
     assert again.generation[0].number == 3
     assert again.restore() == [10]
     assert json.loads(home.read(Key("gen-0003.json")))["restore"] == 10
+
+
+def test_what_a_newer_generation_did_meanwhile_is_not_what_an_older_one_goes_on_from(home, start, state, monkeypatch):
+    sweep = home.sweep
+
+    def overtake(prefix=""):
+        monkeypatch.setattr(home, "sweep", sweep)
+        start(state(2)).save_and_wait(after=9)
+        return sweep(prefix)
+
+    monkeypatch.setattr(home, "sweep", overtake)
+    slow = start(state(1))
+    assert (slow.generation[0].number, slow.restore()) == (1, [None])
+    with pytest.raises(Fenced, match="generation 1 is over: generation 2"):
+        slow.save_and_wait(after=19)
 
 
 def test_an_older_generation_is_fenced_at_its_next_commit_and_its_data_goes(home, start, state):

@@ -170,7 +170,7 @@ def test_a_save_waits_for_the_one_before_it_and_the_wait_counts_as_blocked(start
     run.checkpoints[0].wait()
     saves = run.ledgers[0].snapshot().saves
     assert [save.step for save in saves] == [1, 2]
-    assert saves[1].blocked_ns > 50_000_000 > saves[0].blocked_ns
+    assert saves[1].blocked_ns > 50_000_000
     assert saves[1].staged_bytes > 4096
     assert run.checkpoints[0].stats().blocked_s == pytest.approx(sum(save.blocked_ns for save in saves) / 1e9)
 

@@ -12,6 +12,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from stoker.checkpoint.reshard import Box, pieces
 from stoker.checkpoint.state import Share, StoredTensor
 from stoker.errors import CheckpointError
+from stoker.torch.state import TorchState
 from stoker.torch.tensors import box_of, copy_bytes, from_bytes, is_writer, part_like
 
 WORLD = 4
@@ -99,6 +100,32 @@ def test_a_part_goes_back_where_it_was():
         return entry.shape
 
     assert on_each_rank((4,), look) == [(2, 5), (2, 5), (2, 5), (1, 5)]
+
+
+def test_of_equal_shards_one_rank_writes_and_all_want_theirs_back():
+    class Average:
+        def __init__(self, tensor):
+            self.tensor = tensor
+
+        def state_dict(self):
+            return {"t": self.tensor}
+
+        def load_state_dict(self, state):
+            self.tensor = state["t"]
+
+    def look(mesh):
+        tensor = distribute_tensor(torch.ones(4), mesh, [Replicate(), Shard(0)], src_data_rank=None)
+        state = TorchState(torch.nn.Module(), extra={"x": Average(tensor)})
+        capture = state.capture()
+        wanted = state.wanted({"extra.x.t": StoredTensor("F32", (4,))}, capture.scalars)
+        return [e.offsets for e in capture.entries], [e.offsets for e in wanted]
+
+    assert on_each_rank((2, 2), look) == [
+        ([(0,)], [(0,)]),
+        ([(2,)], [(2,)]),
+        ([], [(0,)]),
+        ([], [(2,)]),
+    ]
 
 
 def test_without_a_pattern_a_part_is_the_whole_tensor():
