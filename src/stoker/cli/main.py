@@ -26,20 +26,17 @@ app = typer.Typer(
 )
 
 
-def _print_version(value: object) -> None:
-    if value:
-        typer.echo(f"stoker {VERSION}")
-        raise typer.Exit
-
-
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _root(
+    context: typer.Context,
     *,
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
-    ] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     """The storage runtime that keeps GPUs fed."""
+    if version:
+        typer.echo(f"stoker {VERSION}")
+    elif context.invoked_subcommand is None:
+        context.fail("no verb is given; stoker --help lists them")
 
 
 app.command(name="pack")(pack)
