@@ -61,7 +61,7 @@ class Run:
     def __init__(self, name: str | None, *, node: NodeDirectory, shared: Path | None, layout: Layout) -> None:
         self.name = check_run_name(name) if name is not None else None
         self.layout = layout
-        self._closed = False
+        self._closed = self._has_checkpoint = False
         self._node = node
         self._shared = shared
         self._stack = ExitStack()
@@ -149,11 +149,17 @@ class Run:
         """Save and restore the training state: model, optimizer, scheduler, RNG and position; step always.
 
         `extra` maps names to objects with `state_dict()` and `load_state_dict()`; `every` is what `save_if_due` goes
-        by, in steps. Raises ConfigError if the run has no name, UnsupportedError without PyTorch.
+        by, in steps. Raises ConfigError if the run has no name, or a checkpoint already; UnsupportedError without
+        PyTorch.
         """
         self._check_open()
         if self._home is None or self.generation is None:
             raise ConfigError("a run without a name has no checkpoints", hint='name it: stoker.open(run="run-42")')
+        if self._has_checkpoint:
+            raise ConfigError(
+                f"run {self.name!r} has its checkpoint already",
+                hint="keep what run.checkpoint() returned; further objects to save go into extra=",
+            )
         from stoker.checkpoint.save import Checkpoint, SaveOptions
         from stoker.torch.state import TorchState
 
@@ -166,6 +172,7 @@ class Run:
             ledger=self._ledger,
             options=SaveOptions(tier="nvme" if self._shared is None else "shared"),
         )
+        self._has_checkpoint = True
         return self._stack.enter_context(checkpoint)
 
     def report(self, gpu_hour_price: float | None = None) -> Report:

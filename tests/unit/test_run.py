@@ -82,6 +82,13 @@ def test_saves_are_named_after_the_tier_they_go_to(tmp_path, data):
             save.wait(until="shared")
 
 
+def test_a_second_checkpoint_in_one_run_is_refused(tmp_path):
+    with stoker.open(run="r", nvme=tmp_path) as run:
+        run.checkpoint(torch.nn.Linear(1, 1))
+        with pytest.raises(ConfigError, match="checkpoint already"):
+            run.checkpoint(torch.nn.Linear(1, 1))
+
+
 def fail_in_training(tmp_path, data, monkeypatch):
     with stoker.open(run="r", nvme=tmp_path / "n") as run:
         state = run.checkpoint(torch.nn.Linear(2, 2), data=run.loader(described(data), global_batch_size=8))
