@@ -21,8 +21,8 @@ from stoker.io.buffers import ReadBuffer, view
 from stoker.io.choose import Alignment, Engine, EngineChoice, FileFacts, choose, facts_of, insist, refused
 from stoker.units import MIB, format_bytes
 
-# Measured (benchmarks/README.md, direct I/O): what is cold arrives 1.3 times as fast at 64 KiB and 3 times at 1 MiB, for
-# a tenth of the CPU time. To ask whether it is cold costs 4 us: 3 % of a warm read of 1 MiB, but half of one of 64 KiB.
+# Measured (benchmarks/README.md, direct I/O): what is cold arrives 1.3 times as fast at 64 KiB and 3 times at 1 MiB,
+# for a tenth of the CPU time. To ask whether it is cold costs 4 us: 3 % of a warm read of 1 MiB, half of one of 64 KiB.
 DIRECT_READ_MIN_BYTES: Final = MIB
 # What is smaller is soon read again, as tables and receipts are, and a file of one request gains nothing.
 DIRECT_WRITE_MIN_BYTES: Final = 4 * MIB
