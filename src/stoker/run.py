@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from stoker.config import Config, load_config
 from stoker.errors import ClosedError, ConfigError, StokerError
 from stoker.ledger import Ledger, LedgerIdentity, ledger_name
 from stoker.store.local import LocalStore
 from stoker.tier.node import NodeDirectory, check_run_name, default_nvme
-from stoker.units import MIB
 from stoker.values import Key, Layout
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from stoker.dataset.recipe import Shuffle
     from stoker.feed.loader import Loader
     from stoker.meter.report import Report
-
-DEFAULT_PREFETCH_BYTES: Final = 256 * MIB
 
 _log = logging.getLogger("stoker.run")
 
@@ -43,27 +41,28 @@ def open(  # noqa: A001  read as stoker.open
     """Open a run: `with stoker.open(run="run-42") as run: ...`.
 
     `run` names the job; starting the same name again continues it. Without a name there are loaders and a report, but
-    no checkpoints. `nvme` is a directory on this node (default: `$STOKER_NVME`, the job's scratch, the user's cache);
-    `shared` one that all nodes see, where checkpoints go when it is given. `layout` defaults to what torchrun or
-    Slurm say, else one rank.
+    no checkpoints. `nvme` is a directory on this node, `shared` one that all nodes see, for the checkpoints: by default
+    what environment and stoker.toml say. `layout` is by default what torchrun or Slurm say, else one rank.
 
-    Raises RunBusy if this rank of the run lives on this node already, LayoutError, ConfigError, AccessDenied,
-    CapacityError. With several ranks every rank must call it: rank 0 makes the generation and tells the others.
+    Every rank must call it: rank 0 makes the generation and tells the others. Raises RunBusy if this rank of the run
+    lives on this node already, LayoutError, ConfigError, AccessDenied, CapacityError.
     """
     layout = layout or Layout.from_environment(os.environ)
-    node = NodeDirectory.open(Path(nvme) if nvme is not None else default_nvme(os.environ, os.geteuid()))
-    return Run(run, node=node, shared=Path(shared) if shared is not None else None, layout=layout)
+    config = load_config(os.environ, Path(), {"tiers.nvme.path": nvme, "tiers.shared.path": shared}, uid=os.geteuid())
+    node = NodeDirectory.open(config.tiers.nvme.path or default_nvme(os.environ, os.geteuid()))
+    return Run(run, node=node, layout=layout, config=config)
 
 
 class Run:
     """One start of a training job: its loaders, its checkpoints and its ledger. Made by `stoker.open`."""
 
-    def __init__(self, name: str | None, *, node: NodeDirectory, shared: Path | None, layout: Layout) -> None:
+    def __init__(self, name: str | None, *, node: NodeDirectory, layout: Layout, config: Config) -> None:
         self.name = check_run_name(name) if name is not None else None
         self.layout = layout
+        self.config = config
         self._closed = self._has_checkpoint = False
         self._node = node
-        self._shared = shared
+        self._shared = config.tiers.shared.path
         self._stack = ExitStack()
         self._home: LocalStore | None = None
         self._loaders: list[Loader] = []
@@ -86,7 +85,7 @@ class Run:
                 hint="pass shared= with a directory that all nodes see",
             )
         home = self._shared / name if self._shared is not None else self._node.checkpoints(name)
-        self._home = LocalStore(home, create=True)
+        self._home = LocalStore(home, create=True, engine=self.config.checkpoint.engine)
         self._stack.callback(self._home.close)
         rendezvous = None
         if self.layout.dp_size > 1:
@@ -118,20 +117,22 @@ class Run:
         seed: int = 0,
         epochs: int = 1,
         shuffle: Shuffle = "window",
-        prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
+        prefetch_bytes: int | None = None,
     ) -> Loader:
         """Iterate batches of a data set: the same global batches on any number of ranks.
 
         `global_batch_size` counts samples over all ranks and must be divisible by their number. `shuffle`: "window"
         (default), "exact" (uniform over the epoch, costs a sort) or False (manifest order, every sample once, the
-        tail padded and marked in `.valid`: evaluation). `prefetch_bytes` bounds what lies ready ahead of use; 0 reads
-        each batch when it is asked for. Raises DatasetError, EmptyDataset, LayoutError, ConfigError, StoreError.
+        tail padded and marked in `.valid`: evaluation). `prefetch_bytes` bounds what lies ready ahead of use (default:
+        the settings'); 0 reads each when asked for. Raises DatasetError, LayoutError, ConfigError, StoreError.
         """
         self._check_open()
         from stoker.feed.open import OrderWish, open_loader
         from stoker.feed.options import FeedOptions
 
-        options = FeedOptions(epochs=epochs, prefetch_bytes=prefetch_bytes)
+        feed = self.config.feed
+        wanted = feed.prefetch_bytes if prefetch_bytes is None else prefetch_bytes
+        options = FeedOptions(epochs, wanted, feed.threads, feed.deadline_s)
         wish = OrderWish(global_batch_size, seed, shuffle)
         loader = open_loader(dataset, wish, layout=self.layout, options=options, ledger=self._ledger, stack=self._stack)
         self._loaders.append(loader)
@@ -163,6 +164,7 @@ class Run:
         from stoker.checkpoint.save import Checkpoint, SaveOptions
         from stoker.torch.state import TorchState
 
+        saves = self.config.checkpoint
         checkpoint = Checkpoint(
             self._home,
             generation=self.generation,
@@ -170,20 +172,21 @@ class Run:
             data=data,
             every=every,
             ledger=self._ledger,
-            options=SaveOptions(tier="nvme" if self._shared is None else "shared"),
+            options=SaveOptions(saves.deadline_s, saves.limit_s, "nvme" if self._shared is None else "shared"),
         )
         self._has_checkpoint = True
         return self._stack.enter_context(checkpoint)
 
     def report(self, gpu_hour_price: float | None = None) -> Report:
-        """What training waited for so far, over the ranks and generations whose ledgers are at hand."""
+        """What training waited for so far, over all ledgers at hand; the price is by default that of the settings."""
         from stoker.meter.find import find_snapshots
         from stoker.meter.report import build_report
 
         found = [self._ledger.snapshot()]  # the report counts a ledger once, in its newest copy
         if self.name is not None and self._home is not None:
             found += find_snapshots(self._node.run(self.name), self._home.root / "ledger")
-        return build_report(found, gpu_hour_price=gpu_hour_price)
+        price = self.config.report.gpu_hour_price if gpu_hour_price is None else gpu_hour_price
+        return build_report(found, gpu_hour_price=price)
 
     def close(self) -> None:
         """Finish what is staged, note the end, keep the ledger in the run's home. Idempotent.

@@ -2,12 +2,14 @@
 
 import inspect
 import json
+import os
 import time
 
 import pytest
 
 import stoker
-from stoker.errors import ClosedError, ConfigError, EmptyDataset, Fenced, LayoutError, RunBusy
+from stoker.errors import ClosedError, ConfigError, EmptyDataset, Fenced, LayoutError, RunBusy, UnsupportedError
+from stoker.store.local import LocalStore
 
 torch = pytest.importorskip("torch")
 
@@ -216,3 +218,73 @@ def test_what_later_versions_bring_is_absent_and_not_a_stub():
     assert "device" not in inspect.signature(stoker.Run.loader).parameters
     assert "object" not in inspect.signature(stoker.open).parameters
     assert not hasattr(stoker.Dataset("x"), "on_bad")
+
+
+@pytest.fixture
+def alone(tmp_path, monkeypatch):
+    """A current directory of its own, in which the settings may lie."""
+    place = tmp_path / "work"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    for name in os.environ:
+        if name.startswith("STOKER_"):
+            monkeypatch.delenv(name)
+    return place
+
+
+def settings(place, text):
+    (place / "stoker.toml").write_text(text)
+    (place / "stoker.toml").chmod(0o600)
+
+
+def test_what_is_not_given_comes_from_the_settings(alone, tmp_path, data, monkeypatch):
+    settings(
+        alone,
+        '[tiers.nvme]\npath = "n"\n[tiers.shared]\npath = "s"\n'
+        '[feed]\nprefetch_bytes = "1MiB"\n[checkpoint]\nengine = "buffered"\n[report]\ngpu_hour_price = 2.5\n',
+    )
+    monkeypatch.setenv("STOKER_SHARED", str(tmp_path / "s2"))
+    with stoker.open(run="r") as run:
+        assert (alone / "n/format").exists()
+        assert (tmp_path / "s2/r/run.json").exists()
+        assert run._home.stats().requested == "buffered"
+        assert run.loader(described(data), global_batch_size=8).stats().budget_bytes == 1024 * 1024
+        assert run.loader(described(data), global_batch_size=8, prefetch_bytes=4096).stats().budget_bytes == 4096
+        assert run.report().to_json()["gpu_hour_price"] == 2.5
+        assert run.report(gpu_hour_price=3).to_json()["gpu_hour_price"] == 3
+
+
+def test_an_argument_beats_the_settings(alone, tmp_path):
+    settings(alone, '[tiers.nvme]\npath = "n"\n[tiers.shared]\npath = "s"\n')
+    with stoker.open(run="r", nvme=tmp_path / "a", shared=str(tmp_path / "b")):
+        assert sorted(p.name for p in alone.iterdir()) == ["stoker.toml"]
+        assert (tmp_path / "a/format").exists()
+        assert (tmp_path / "b/r/run.json").exists()
+
+
+def test_wrong_settings_are_refused_before_anything_is_made(alone, tmp_path):
+    settings(alone, "[feed]\nthread = 1\n")
+    with pytest.raises(ConfigError, match=r"(?s)unknown key 'feed.thread'.*stoker.toml:2.*feed.threads"):
+        stoker.open(run="r", nvme=tmp_path / "n")
+    assert not (tmp_path / "n").exists()
+
+
+@pytest.mark.parametrize("engine", ["auto", "direct"])
+def test_large_checkpoints_pass_the_page_cache_by_and_come_back(alone, tmp_path, data, monkeypatch, engine):
+    monkeypatch.setenv("STOKER_CHECKPOINT_ENGINE", engine)
+    try:
+        LocalStore(tmp_path, engine=engine).close()
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+    model = torch.nn.Linear(1300, 1300)  # 6.8 MB
+    torch.manual_seed(1)
+    with stoker.open(run="r", nvme=tmp_path / "n") as run:
+        run.checkpoint(model, data=run.loader(described(data), global_batch_size=8)).save(after=0).wait()
+        written = run._home.stats().choices
+    other = torch.nn.Linear(1300, 1300)
+    with stoker.open(run="r", nvme=tmp_path / "n") as run:
+        assert run.checkpoint(other, data=run.loader(described(data), global_batch_size=8)).restore() == 1
+        reads = run._home.stats().direct_reads
+    assert torch.equal(model.weight, other.weight)
+    if "direct" in {choice.effective for choice in written}:  # elsewhere the temporary folder does no direct I/O
+        assert reads > 0

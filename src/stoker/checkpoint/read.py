@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from stoker.checkpoint.layout import Home
 from stoker.checkpoint.manifest import FileRecord, Receipt, WrittenFile, decode_receipt, describe_bytes
 from stoker.errors import DigestMismatch, FormatError, Truncated
 from stoker.io.checksum import CHUNK_BYTES, xxh3_128
+from stoker.io.direct import aligned_memory
 from stoker.io.safetensors import SIZE_BYTES, Header, header_bytes, parse_header
 from stoker.values import ByteRange, Key
 
@@ -66,7 +65,7 @@ class StepReader:
         Reads each chunk that a span touches once, in order, into 4 MiB of scratch memory. When it raises, spans may
         hold anything. Raises NotFound, Truncated, DigestMismatch naming the file and the chunk.
         """
-        scratch = np.empty(min(CHUNK_BYTES, file.bytes), np.uint8)
+        scratch = aligned_memory(min(CHUNK_BYTES, file.bytes))
         key = Key(f"{self._directory}/{file.name}")
         ordered = sorted(spans, key=lambda span: span.start)
         count = 0
