@@ -15,7 +15,7 @@ from stoker.store.object import ObjectStore
 from stoker.store.object_options import ObjectOptions
 from stoker.store.open import open_store
 from stoker.store.retry import RetryPolicy, RetryStore
-from stoker.testing import Fault, FaultStore, RecordingStore, SlowStore, StoreSuite, WrappedStore
+from stoker.testing import Fault, FaultStore, ObjectSuite, RecordingStore, SlowStore, StoreSuite, WrappedStore
 from stoker.units import MIB
 from stoker.values import Key
 
@@ -99,6 +99,15 @@ class TestObjectStore(StoreSuite):
 
     def again(self, store: Store) -> Store:
         return ObjectStore(store.url, environ=self.environ)
+
+
+class TestObjectServer(ObjectSuite):
+    @pytest.fixture
+    def store(self, object_server, monkeypatch) -> Iterator[ObjectStore]:
+        for name, value in object_server.environ.items():
+            monkeypatch.setenv(name, value)
+        with closing(ObjectStore(object_server.new_url())) as store:
+            yield store
 
 
 class TestObjectStoreInSmallParts(TestObjectStore):

@@ -113,6 +113,11 @@ class ObjectStore:
             etag = self._bucket.put(name, key, view(data))
         return self.stat(key) if etag is None else ObjectInfo(Key(key), size, etag)
 
+    def keeps_if_absent(self) -> bool:
+        """Whether the server itself lets one writer win: tried once, by four requests. Raises what a write does."""
+        self._check_open()
+        return self._first.is_kept()
+
     def writer(self, key: Key, *, size_bytes: int = 0) -> ObjectUpload:
         """Write an object piece by piece, in parts that are large enough for `size_bytes`, if that is known.
 

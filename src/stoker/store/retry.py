@@ -197,17 +197,22 @@ class RetryStore:
 
     def _list(self, prefix: str, listing: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
         seen: set[Key] = set()
-
-        def next_one() -> ObjectInfo | None:
-            nonlocal listing
+        began, attempt, seen_before = self._clock(), 1, 0
+        while True:
             try:
-                return next((info for info in listing if info.key not in seen), None)
+                info = next((info for info in listing if info.key not in seen), None)
             except StokerError as error:
-                if error.retryable:
-                    listing = _Restarting(lambda: self.inner.list(prefix))
-                raise
-
-        while (info := self._retry(next_one)) is not None:
+                if len(seen) > seen_before:  # it got further than the last time
+                    began, attempt, seen_before = self._clock(), 1, len(seen)
+                reason = self._give_up(error, attempt, began, _retryable)
+                if reason is not None:
+                    raise _with_attempt(error, attempt, reason) from error.__cause__
+                attempt += 1
+                self._count("attempts")
+                listing = _Restarting(lambda: self.inner.list(prefix))
+                continue
+            if info is None:
+                return
             seen.add(info.key)
             yield info
 
@@ -220,14 +225,10 @@ class RetryStore:
             try:
                 result = operation()
             except StokerError as error:
-                if isinstance(error, Throttled):
-                    self._count("throttled")
                 reason = self._give_up(error, attempt, began, safe)
                 if reason is None:
                     continue
-                if attempt == 1 and not error.retryable:
-                    raise
-                raise _with_attempt(error, attempt, reason) from error
+                raise _with_attempt(error, attempt, reason) from error.__cause__
             self.budget.give()
             return result
 
@@ -235,6 +236,8 @@ class RetryStore:
         self, error: StokerError, attempt: int, began: float, safe: Callable[[StokerError], bool]
     ) -> str | None:
         """Why not to try again, or None after having waited for the next attempt."""
+        if isinstance(error, Throttled):
+            self._count("throttled")
         if not safe(error):
             return ", not safe to repeat" if error.retryable else ""
         policy = self.policy
@@ -273,5 +276,7 @@ class _Restarting:
 
 
 def _with_attempt(error: StokerError, attempt: int, reason: str) -> StokerError:
-    """The same error, saying which attempt it was and why there is no other."""
+    """The same error, saying which attempt it was and why there is no other; unchanged if none could help."""
+    if attempt == 1 and not error.retryable:
+        return error
     return type(error)(f"{error.what} (attempt {attempt}{reason})", error.where, error.hint)
