@@ -1,8 +1,5 @@
 """What a server says, or does not say, becomes the error that fits; what it was shown in secret stays out of it."""
 
-import ssl
-import subprocess
-
 import pytest
 
 from stoker.errors import (
@@ -150,22 +147,6 @@ def test_a_bucket_of_another_region_is_a_wrong_setting(canned, replies, open_at)
 def test_a_server_that_knows_no_ranges_is_refused_by_name(canned, replies, open_at):
     with pytest.raises(UnsupportedError, match="range"):
         open_at(canned(replies.whole(b"x" * 100))).read(KEY, ByteRange(0, 4))
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    """A certificate that signed itself, for 127.0.0.1, and a context that serves with it."""
-    folder = tmp_path_factory.mktemp("tls")
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"]
-    command += ["-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")]
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("there is no openssl to make a certificate with")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
-    return folder / "cert.pem", context
 
 
 def test_a_certificate_that_nobody_known_signed_is_refused_by_name(certificate, canned, replies, open_at):
