@@ -208,7 +208,7 @@ def test_a_closed_run_says_so(tmp_path, data):
 
 def test_an_unknown_scheme_is_refused_naming_the_known(tmp_path):
     with stoker.open(nvme=tmp_path / "n") as run, pytest.raises(ConfigError, match="s3"):
-        run.loader("s3://bucket/train", global_batch_size=8)
+        run.loader("gs://bucket/train", global_batch_size=8)
 
 
 def test_what_later_versions_bring_is_absent_and_not_a_stub():
