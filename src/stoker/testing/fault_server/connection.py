@@ -216,6 +216,8 @@ class _UploadGate:
 
 def _is_of_upload(fault: Fault | None, request: Request) -> bool:
     """Whether the fault is met by the body of the request, not of the answer."""
-    if not request.has_body or not isinstance(fault, Reset | Stall) or fault.after_bytes is None:
+    if not request.has_body:
         return False
-    return not (isinstance(fault, Reset) and fault.done)
+    if isinstance(fault, Stall):
+        return fault.after_bytes is not None
+    return isinstance(fault, Flip) or (isinstance(fault, Reset) and fault.after_bytes is not None and not fault.done)

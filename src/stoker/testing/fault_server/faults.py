@@ -1,6 +1,6 @@
 """What can go wrong with a request: each fault is a frozen value, and does one thing on the wire.
 
-`after_bytes` counts bytes of the body: the answer's, or of `Stall` and `Reset` the request's where it has one.
+`after_bytes` counts bytes of the body: the answer's, or or of `Stall` and `Reset` the request's where it has one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Nothing moves for `seconds`: before the headers of the answer, or after so many bytes of the body."""
+    """Nothing moves for `seconds`: before the headers of the answer, or after so many bytes of the body.
+
+    In the body it is at the latest before the last byte; an answer without a body stalls before its headers.
+    """
 
     seconds: float
     after_bytes: int | None = None
@@ -78,7 +81,10 @@ class Trickle:
 
 @dataclass(frozen=True, slots=True)
 class WrongLength:
-    """Content-Length says `by` bytes more than the body has, or fewer if it is negative; then the connection closes."""
+    """Content-Length says `by` bytes more than the body has, or fewer if it is negative; then the connection closes.
+
+    The answer to a HEAD is wrong in the same way; its connection stays.
+    """
 
     by: int
 
@@ -123,7 +129,10 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """One bit of one byte of the body is flipped: byte `at` (modulo the body's length), else one by the seed."""
+    """One bit of one byte is flipped: of the request's body, or of the answer's if the request has none.
+
+    It is byte `at` (modulo the body's length), else one by the seed.
+    """
 
     at: int | None = None
 

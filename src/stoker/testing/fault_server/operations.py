@@ -22,6 +22,7 @@ from stoker.testing.fault_server.faults import (
     IgnoreRange,
     Reset,
     ShortRange,
+    WrongETag,
 )
 from stoker.testing.fault_server.listing import (
     NAMESPACE,
@@ -142,7 +143,7 @@ class Operations:
 
     def _get(self, request: Request, fault: Fault | None) -> Reply:
         stored, headers = self.objects.get(request.bucket, request.key), request.headers
-        facts = _facts(stored)
+        facts = _facts(stored, fault.etag if isinstance(fault, WrongETag) else stored.etag)
         if not isinstance(fault, IgnoreCondition):
             if "if-match" in headers and not names(headers["if-match"], stored.etag):
                 raise precondition_failed("If-Match")
@@ -276,9 +277,9 @@ def iso_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 
-def _facts(stored: StoredObject) -> tuple[Header, ...]:
+def _facts(stored: StoredObject, etag: str) -> tuple[Header, ...]:
     kept = {"content-type": "binary/octet-stream"} | dict(stored.headers)
-    facts = {"ETag": stored.etag, "Last-Modified": formatdate(stored.modified_s, usegmt=True), "Accept-Ranges": "bytes"}
+    facts = {"ETag": etag, "Last-Modified": formatdate(stored.modified_s, usegmt=True), "Accept-Ranges": "bytes"}
     return (*facts.items(), *kept.items())
 
 

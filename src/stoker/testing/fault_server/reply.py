@@ -14,7 +14,6 @@ from stoker.testing.fault_server.faults import (
     Flip,
     Reset,
     Stall,
-    WrongETag,
     WrongLength,
     WrongRange,
 )
@@ -69,14 +68,13 @@ def plan_reply(reply: Reply, fault: Fault | None, fraction: float) -> Plan:
     body, length = reply.body, len(reply.body)
     if isinstance(fault, Flip) and length:
         return _whole(replace(reply, body=flipped(body, fault, fraction)))
-    if isinstance(fault, WrongETag):
-        return _whole(replace(reply, headers=_with(reply.headers, "ETag", fault.etag)))
     if isinstance(fault, WrongRange):
         return _whole(replace(reply, headers=_shifted(reply.headers, fault.shift)))
     head = head_of(reply)
     if isinstance(fault, WrongLength):
-        wrong = head_of(replace(reply, length=max(0, length + fault.by)))
-        return Plan((Send(wrong, body), End(reset=False)), "answered")
+        said = length if reply.length is None else reply.length
+        wrong = Send(head_of(replace(reply, length=max(0, said + fault.by))), body)
+        return Plan((wrong, End(reset=False)) if length else (wrong,), "answered")
     if isinstance(fault, Cut):
         if not length:
             return Plan((Send(head[: len(head) // 2], _EMPTY), End(reset=False)), "cut")
@@ -87,9 +85,9 @@ def plan_reply(reply: Reply, fault: Fault | None, fraction: float) -> Plan:
             sent = (Send(head, body[: fault.after_bytes]),)
         return Plan((*sent, End(reset=True)), "reset")
     if isinstance(fault, Stall):
-        if fault.after_bytes is None:
+        if fault.after_bytes is None or not length:
             return Plan((Pause(fault.seconds), Send(head, body)), "answered")
-        at = min(fault.after_bytes, length)
+        at = min(fault.after_bytes, length - 1)
         return Plan((Send(head, body[:at]), Pause(fault.seconds), Send(b"", body[at:])), "answered")
     return _whole(reply)
 

@@ -149,6 +149,15 @@ def test_a_wrong_length_is_announced_for_the_whole_body(server, client, play, by
     assert outcomes(server) == [("WrongLength", 200, "answered", len(DATA))]
 
 
+def test_a_head_tells_a_wrong_length_and_the_connection_stays(server, client, play):
+    play(Rule(WrongLength(-1), First(1)))
+    connection = client.connect()
+    lengths = [client.request("HEAD", "/bucket/key", connection=connection).headers["Content-Length"] for _ in "12"]
+    assert lengths == ["255999", "256000"]
+    assert server.connection_count == 1
+    connection.close()
+
+
 def test_a_stall_before_the_headers_takes_so_long(client, play):
     play(Stall(LONG_S))
     began = time.monotonic()
@@ -156,7 +165,7 @@ def test_a_stall_before_the_headers_takes_so_long(client, play):
     assert LONG_S <= time.monotonic() - began < LONG_S + 1
 
 
-@pytest.mark.parametrize("after", [0, 100_000])
+@pytest.mark.parametrize("after", [0, 100_000, len(DATA) - 1])
 def test_a_stall_in_the_body_takes_so_long_there(client, play, after):
     play(Stall(LONG_S, after))
     connection = client.connect()
@@ -168,6 +177,14 @@ def test_a_stall_in_the_body_takes_so_long_there(client, play, after):
     assert answer.read() == DATA[after:]
     assert early < LONG_S <= time.monotonic() - began
     connection.close()
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_a_stall_behind_the_end_is_before_it(client, play, method):
+    play(Stall(LONG_S, 10 * len(DATA)))
+    began = time.monotonic()
+    assert client.request(method, "/bucket/key").status == 200
+    assert time.monotonic() - began >= LONG_S
 
 
 def test_an_upload_stalls_in_its_body(server, client, play):
@@ -244,8 +261,8 @@ def test_one_bit_of_an_upload_is_flipped_on_its_way_in(server, client, play):
     stored = server.get("new")
     assert (stored[0:1], stored[2:]) == (b"a", b"c")
     assert (stored[1] ^ b"b"[0]).bit_count() == 1
-    md5 = {"Content-MD5": "kAFQmDzST7DWlj99KOF/cg=="}
-    assert client.request("PUT", "/bucket/checked", b"abc", md5).status == 400
+    refused = client.request("PUT", "/bucket/checked", b"abc", {"Content-MD5": "kAFQmDzST7DWlj99KOF/cg=="})
+    assert (refused.status, b"<Code>BadDigest</Code>" in refused.body) == (400, True)
 
 
 def test_flipping_nothing_is_nothing(server, client, play):
