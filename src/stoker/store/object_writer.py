@@ -69,7 +69,7 @@ class ObjectUpload:
             self._opened().close()
         self._done = True
         try:
-            stored = self._bucket.head(self._name, self._key)
+            stored = self._bucket.head_written(self._name, self._key)
         except NotFound as error:
             raise Unavailable(f"cannot write {str(self._key)!r}: it is gone again", error.where) from error
         if stored.size_bytes != self._size_bytes:
