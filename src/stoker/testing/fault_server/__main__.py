@@ -16,9 +16,6 @@ from stoker.testing.fault_server.script import Script
 from stoker.testing.fault_server.script_json import script_from_json
 from stoker.testing.fault_server.server import FaultServer
 
-# In a process of its own the server may hand the interpreter on more often: 64 stalled answers then wake up within a
-# millisecond of their time instead of within five.
-SWITCH_S: Final = 0.0005
 _END: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -34,7 +31,6 @@ def main(arguments: Sequence[str], output: TextIO) -> int:
     try:
         script = read_script(asked.script)
         signal.pthread_sigmask(signal.SIG_BLOCK, _END)  # before threads are made, so that only sigwait takes them
-        sys.setswitchinterval(SWITCH_S)
         with FaultServer(
             script, bucket=asked.bucket, directory=asked.directory, port=asked.port, page_keys=asked.page_keys
         ) as server:

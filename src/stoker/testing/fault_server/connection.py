@@ -114,6 +114,8 @@ class Connection:
             if _is_of_upload(fault, request):
                 met = None
             came_s = time.monotonic()
+        if isinstance(met, Reset) and not met.done and request.method not in ("GET", "HEAD"):
+            met = Reset()  # nothing is done, so nothing may say so
         reply = self._stage.operations.perform(operation, request, met)
         reply = replace(reply, headers=(("x-amz-request-id", request.id), *reply.headers))
         self._stage.waiting.until(came_s + playing.script.latency_s)

@@ -31,7 +31,7 @@ class Answer:
 class Reset:
     """The connection is reset (RST): before the headers of the answer, or after so many bytes of the body.
 
-    A request whose body is cut by it is not carried out; nor is any other, unless `done`.
+    A write is not carried out, and not answered, unless `done`.
     """
 
     after_bytes: int | None = None

@@ -110,6 +110,15 @@ def test_a_reset_comes_after_exactly_so_many_bytes(server, client, play, after):
     assert outcomes(server) == [("Reset", 200, "reset", after)]
 
 
+def test_a_write_that_is_reset_is_never_answered(server, client, play):
+    play(Reset(after_bytes=0))
+    for method, body in (("PUT", b""), ("PUT", b"new"), ("DELETE", None)):
+        with pytest.raises(ConnectionResetError):
+            client.request(method, "/bucket/key", body)
+    assert server.get("key") == DATA
+    assert {record.status for record in server.requests()} == {0}
+
+
 def test_an_upload_is_reset_after_exactly_so_many_bytes(server, client, play):
     play(Reset(after_bytes=70_000))
     with pytest.raises((ConnectionResetError, BrokenPipeError)):
