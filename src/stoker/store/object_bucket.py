@@ -111,12 +111,6 @@ class Bucket:
         pin.check(_stored(result), key, self.where)
         if stop > size:
             raise Truncated(f"object {key!r} ends at byte {size:,}, wanted up to {stop:,}", self.where)
-        if tuple(result.range) != (start, stop):
-            raise Unavailable(
-                f"cannot read {key!r}: asked for bytes {start:,} to {stop:,}, got {result.range[0]:,} to "
-                f"{result.range[1]:,}",
-                self.where,
-            )
         yield from self._body(result, key, stop - start)
 
     def _get(self, name: str, key: str, options: GetOptions) -> GetResult:

@@ -65,9 +65,10 @@ class ObjectUpload:
         """Make the object durable, then visible; one request more, for its version. Raises AccessDenied."""
         self._check_open()
         self._flush()
+        file = self._opened()
+        self._done = True  # whatever comes: if the file cannot be closed, the client aborts the upload itself
         with self._translating():
-            self._opened().close()
-        self._done = True
+            file.close()
         try:
             stored = self._bucket.head_written(self._name, self._key)
         except NotFound as error:

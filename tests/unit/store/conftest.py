@@ -66,6 +66,7 @@ class CannedServer:
     def _answer(self, connection: socket.socket) -> None:
         try:
             with connection:
+                connection.settimeout(10)  # a client that is never heard of again must not hold the test up
                 stream = self._tls.wrap_socket(connection, server_side=True) if self._tls else connection
                 with stream:
                     request = _read_request(stream)
@@ -92,7 +93,10 @@ def _read_request(stream: socket.socket) -> bytes:
     head, _, body = data.partition(b"\r\n\r\n")
     length = next((int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0)
     while len(body) < length:
-        body += stream.recv(65536)
+        got = stream.recv(65536)
+        if not got:
+            return b""
+        body += got
     return head + b"\r\n\r\n" + body
 
 

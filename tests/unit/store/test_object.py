@@ -14,6 +14,7 @@ import pytest
 from stoker.errors import (
     AccessDenied,
     CapacityError,
+    ClosedError,
     ConfigError,
     NotFound,
     PreconditionFailed,
@@ -441,6 +442,22 @@ def test_an_upload_that_is_not_as_long_as_what_was_sent_is_an_error(canned, repl
         writer.write(bytes(9 * MIB))
         with pytest.raises(Unavailable, match="9,437,184 bytes were sent, 8,388,608 are there"):
             writer.commit()
+
+
+@pytest.mark.parametrize("failing", [2, 3])
+def test_an_upload_that_fails_at_its_end_is_aborted(failing, canned, replies, store_at, caplog):
+    answers = [replies.whole(BEGUN), replies.whole(), replies.whole(), replies.whole()]
+    answers[failing] = replies.error(403, "AccessDenied")
+    server = canned(*answers)
+    store = store_at(server, part_bytes=8 * MIB, parts_in_flight=1)
+    with store.writer(KEY) as writer:
+        writer.write(bytes(9 * MIB))
+        with pytest.raises(AccessDenied):
+            writer.commit()
+        with pytest.raises(ClosedError):
+            writer.commit()
+    assert [request.split()[0] for request in server.requests].count(b"DELETE") == 1
+    assert caplog.text == ""
 
 
 def test_an_upload_that_fails_is_aborted_and_if_that_fails_too_it_is_said(canned, replies, store_at, caplog):

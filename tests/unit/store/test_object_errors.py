@@ -1,5 +1,7 @@
 """What a server says, or does not say, becomes the error that fits; what it was shown in secret stays out of it."""
 
+import time
+
 import pytest
 
 from stoker.errors import (
@@ -108,6 +110,16 @@ def test_silence_is_a_timeout_before_and_in_the_middle(canned, replies, open_at)
         with pytest.raises(TimedOut, match="no answer in time") as caught:
             open_at(canned(reply)).read(KEY)
         assert caught.value.retryable
+
+
+def test_bytes_that_come_slowly_but_come_are_no_timeout(canned, replies, open_at):
+    def slowly(stream):
+        stream.sendall(replies.whole(says=5))
+        for byte in b"12345":
+            time.sleep(0.08)
+            stream.sendall(bytes([byte]))
+
+    assert open_at(canned(slowly)).read(KEY) == b"12345"
 
 
 def test_a_request_as_a_whole_has_a_limit_too(canned, replies, open_at):
