@@ -43,7 +43,16 @@ class Bucket:
         """What is stored under `name`. Raises NotFound, AccessDenied."""
         with translating(f"no object {key!r}", self.where):
             result = self.client.requests().get(name, options={"head": True})
-            return _stored(result)
+        return self._checked(result, f"cannot see {key!r}")
+
+    def head_written(self, name: str, key: str) -> Stored:
+        """The same of an object just written in parts; made again by the client, since the writer cannot be.
+
+        A request that fails here would otherwise make an error of an object that is there.
+        """
+        with translating(f"cannot see {key!r}, which was written", self.where):
+            result = self.client.uploads().get(name, options={"head": True})
+        return self._checked(result, f"cannot see {key!r}")
 
     def put(self, name: str, key: str, data: ReadBuffer, *, token: str | None = None) -> str | None:
         """Store `data` in one request; the ETag, or None if the server does not tell."""
@@ -107,9 +116,18 @@ class Bucket:
     def _get(self, name: str, key: str, options: GetOptions) -> GetResult:
         try:
             with translating(f"cannot read {key!r}", self.where):
-                return self.client.requests().get(name, options=options)
+                result = self.client.requests().get(name, options=options)
         except NotFound as error:
             raise NotFound(f"no object {key!r}", error.where, error.hint) from error
+        self._checked(result, f"cannot read {key!r}")
+        return result
+
+    def _checked(self, result: GetResult, doing: str) -> Stored:
+        """What is stored. Raises Unavailable for an answer without ETag: an error or a proxy's page, sent as a 200."""
+        stored = _stored(result)
+        if not stored.etag:
+            raise Unavailable(f"{doing}: the answer has no ETag, so it is not an object", self.where)
+        return stored
 
     def _body(self, result: GetResult, key: str, length: int) -> Iterator[bytes]:
         doing, got = f"cannot read {key!r}", 0

@@ -70,7 +70,7 @@ class ObjectUpload:
         with self._translating():
             file.close()
         try:
-            stored = self._bucket.head(self._name, self._key)
+            stored = self._bucket.head_written(self._name, self._key)
         except NotFound as error:
             raise Unavailable(f"cannot write {str(self._key)!r}: it is gone again", error.where) from error
         if stored.size_bytes != self._size_bytes:

@@ -1,4 +1,7 @@
-"""Shipped test tools: suites for stores and servers (need pytest), stores that are slow or fail, the crash suite."""
+"""Shipped test tools: suites for stores and servers (need pytest), stores that are slow or fail, the crash suite.
+
+`stoker.testing.fault_server` is an object server with faults by script; import it by that name.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,546 @@
+"""The object store, the loader and the restore against a server that fails, lies and breaks off: by script, counted.
+
+No wrong byte gets out, and requests stay within a factor that follows from the script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("obstore", reason="obstore is not installed")
+
+from stoker.checkpoint.generation import start_generation
+from stoker.checkpoint.restore import restore_step
+from stoker.checkpoint.save import Checkpoint
+from stoker.dataset.describe import Dataset
+from stoker.dataset.open import open_dataset
+from stoker.dataset.order import Order, plan_recipe
+from stoker.dataset.pack import PackOptions, pack
+from stoker.dataset.write import DatasetWriter
+from stoker.errors import (
+    AccessDenied,
+    AlreadyExists,
+    DigestMismatch,
+    IntegrityError,
+    PreconditionFailed,
+    StokerError,
+    Throttled,
+    TimedOut,
+    Unavailable,
+    UnsupportedError,
+)
+from stoker.feed.loader import FeedOptions, Loader
+from stoker.feed.open import OrderWish, open_loader
+from stoker.io.checksum import CHUNK_BYTES
+from stoker.ledger import Ledger, LedgerIdentity
+from stoker.store import object as object_module
+from stoker.store.base import Store
+from stoker.store.local import LocalStore
+from stoker.store.object import ObjectStore
+from stoker.store.object_options import ObjectOptions
+from stoker.store.open import open_store
+from stoker.store.retry import RetryPolicy, RetryStore
+from stoker.testing import ObjectSuite, StoreSuite
+from stoker.testing.fault_server import (
+    Answer,
+    Chance,
+    Changed,
+    Cut,
+    ErrorBody,
+    Every,
+    FaultServer,
+    First,
+    Flip,
+    IgnoreCondition,
+    IgnoreRange,
+    Nth,
+    Reset,
+    Rule,
+    Script,
+    ShortRange,
+    Stall,
+    Trickle,
+    WrongETag,
+    WrongLength,
+    WrongRange,
+)
+from stoker.testing.training import ArrayState
+from stoker.units import MIB
+from stoker.values import ByteRange, Key, Layout
+
+URL = "s3://bucket/some/prefix"
+POLICY = RetryPolicy(attempts=8, base_s=0.001, cap_s=0.01, budget=1e9)
+DATA = bytes(range(256)) * 40
+
+
+def bare(server, **changes):
+    """A store that makes each request once."""
+    options = replace(ObjectOptions.from_environ(server.environ), **changes)
+    return ObjectStore(URL, options, environ=server.environ)
+
+
+def retrying(server, policy=POLICY, **changes):
+    """A store as `open_store` makes it, but that hardly waits before it tries again."""
+    return RetryStore(bare(server, **changes), policy, settles=True)
+
+
+@pytest.fixture
+def server() -> Iterator[FaultServer]:
+    with FaultServer() as server:
+        yield server
+
+
+@pytest.fixture
+def play(server):
+    """Play rules, the record begun anew."""
+
+    def play(*rules):
+        server.play(Script(rules))
+        server.forget_requests()
+
+    return play
+
+
+class TestWithoutFaults(StoreSuite):
+    @pytest.fixture
+    def store(self, server) -> Iterator[Store]:
+        self.server = server
+        with closing(bare(server)) as store:
+            yield store
+
+    def again(self, store: Store) -> Store:
+        return bare(self.server)
+
+
+class TestServer(ObjectSuite):
+    @pytest.fixture
+    def store(self, server, monkeypatch) -> Iterator[ObjectStore]:
+        for name, value in server.environ.items():
+            monkeypatch.setenv(name, value)
+        with closing(bare(server)) as store:
+            yield store
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Answer(503, "SlowDown"),
+        Answer(500, "InternalError", done=True),
+        Reset(after_bytes=0),
+        Reset(done=True),
+        Cut(1),
+    ],
+    ids=str,
+)
+class TestOneRequestInSevenFails(StoreSuite):
+    @pytest.fixture
+    def store(self, server, fault) -> Iterator[Store]:
+        self.server = server
+        server.play(Script((Rule(fault, Chance(1 / 7)),), seed=4))
+        with closing(retrying(server)) as store:
+            yield store
+
+    def again(self, store: Store) -> Store:
+        return retrying(self.server)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (Answer(503, "SlowDown"), Throttled),
+        (Answer(429, "TooManyRequests"), Throttled),
+        (Answer(500, "InternalError"), Unavailable),
+        (Answer(403, "AccessDenied"), AccessDenied),
+        (Reset(), Unavailable),
+        (Reset(after_bytes=0), Unavailable),
+        (Reset(after_bytes=500), Unavailable),
+        (Cut(500), Unavailable),
+        (Stall(5), TimedOut),
+        (Stall(5, after_bytes=500), TimedOut),
+        (WrongLength(-1), Unavailable),
+        (WrongLength(1), Unavailable),
+        (WrongRange(), Unavailable),
+        (ShortRange(), Unavailable),
+        (IgnoreRange(), UnsupportedError),
+        (ErrorBody(), UnsupportedError),
+    ],
+    ids=str,
+)
+def test_each_fault_of_a_read_is_its_error_after_one_request_and_healed_by_another(server, play, fault, error):
+    server.put("some/prefix/key", DATA)
+    once = bare(server, stall_timeout_s=0.3)
+    play(Rule(fault))
+    with pytest.raises(error):
+        once.read(Key("key"), ByteRange(10, 2000))
+    assert len(server.requests()) == 1
+    play(Rule(fault, First(1)))
+    again = retrying(server, stall_timeout_s=0.3)
+    if error.retryable:
+        assert again.read(Key("key"), ByteRange(10, 2000)) == DATA[10:2000]
+        assert len(server.requests()) == 2
+    else:
+        with pytest.raises(error):
+            again.read(Key("key"), ByteRange(10, 2000))
+        assert len(server.requests()) == 1
+
+
+def test_slow_is_not_broken(server, play):
+    server.put("some/prefix/key", DATA)
+    play(Rule(Stall(0.1), Nth(1)), Rule(Stall(0.1, after_bytes=100), Nth(1)), Rule(Trickle(len(DATA) / 0.1), Nth(1)))
+    store = bare(server)
+    assert [store.read(Key("key")) for _ in range(3)] == [DATA] * 3
+    assert [record.fault for record in server.requests()] == ["Stall", "Stall", "Trickle"]
+
+
+@pytest.mark.parametrize("read", [lambda s: s.read(Key("key")), lambda s: s.stat(Key("key"))], ids=["read", "stat"])
+def test_a_page_that_is_no_object_is_not_taken_for_one(server, play, read):
+    server.put("some/prefix/key", DATA)
+    play(Rule(ErrorBody(), First(1)))
+    with pytest.raises(Unavailable, match="no ETag"):
+        read(bare(server))
+    play(Rule(ErrorBody(), First(1)))
+    read(retrying(server))
+    assert len(server.requests()) == 2
+
+
+def test_what_fails_for_ever_ends_after_the_attempts_that_were_allowed(server, play):
+    play(Rule(Answer()))
+    store = retrying(server)
+    with pytest.raises(Throttled, match="attempt 8 of 8"):
+        store.read(Key("key"))
+    assert len(server.requests()) == POLICY.attempts
+
+
+def test_when_everything_fails_the_budget_ends_the_retries_of_all(server, play):
+    play(Rule(Reset()))
+    store = retrying(server, replace(POLICY, budget=10.0))
+    for _ in range(20):
+        with pytest.raises(Unavailable):
+            store.read(Key("key"))
+    assert len(server.requests()) == 20 + 10
+
+
+def test_a_read_in_several_requests_never_mixes_two_versions(server, play, monkeypatch):
+    monkeypatch.setattr(object_module, "REQUEST_MAX_BYTES", 4096)
+    server.put("some/prefix/key", DATA)
+    store = retrying(server)
+    for fault in (Changed(), WrongETag()):
+        play(Rule(fault, Nth(2)))
+        buffer = bytearray(len(DATA))
+        with pytest.raises(PreconditionFailed):
+            store.read_into(Key("key"), 0, buffer)
+        assert len(server.requests()) == 2
+    play()
+    buffer = bytearray(len(DATA))
+    store.read_into(Key("key"), 0, buffer)
+    assert buffer == server.get("some/prefix/key")
+
+
+@pytest.mark.parametrize("fault", [Answer(500, "InternalError", done=True), Reset(done=True)], ids=str)
+def test_the_first_writer_is_told_so_though_its_answer_was_lost(server, play, fault):
+    store = retrying(server)
+    store.write(Key("before"), b"", if_absent=True)
+    play(Rule(fault, First(2), operation="PutObject"))
+    assert store.write(Key("key"), b"mine", if_absent=True).size_bytes == 4
+    assert server.get("some/prefix/key") == b"mine"
+    with pytest.raises(AlreadyExists):
+        retrying(server).write(Key("key"), b"other", if_absent=True)
+    assert server.get("some/prefix/key") == b"mine"
+
+
+def test_a_server_that_ignores_conditions_is_found_out(server, play, caplog):
+    play(Rule(IgnoreCondition()))
+    store = bare(server)
+    store.write(Key("key"), b"first", if_absent=True)
+    with pytest.raises(AlreadyExists):
+        store.write(Key("key"), b"second", if_absent=True)
+    assert server.get("some/prefix/key") == b"first"
+    assert "does not keep If-None-Match" in caplog.text
+
+
+def test_a_byte_that_flips_on_its_way_out_is_refused_and_sent_again(server, play):
+    play(Rule(Flip(), First(1)))
+    assert retrying(server).write(Key("key"), DATA).size_bytes == len(DATA)
+    assert [record.status for record in server.requests("PutObject")] == [400, 200]
+    assert server.get("some/prefix/key") == DATA
+
+
+@pytest.mark.parametrize("operation", ["CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload", "HeadObject"])
+@pytest.mark.parametrize("fault", [Answer(), Answer(500, "InternalError"), Reset()], ids=str)
+def test_an_object_in_parts_survives_a_failure_of_each_of_its_requests(server, play, operation, fault):
+    data = bytes(range(256)) * (9 * MIB // 256)
+    play(Rule(fault, First(1), operation=operation))
+    with bare(server, part_bytes=8 * MIB).writer(Key("parts")) as writer:
+        writer.write(data)
+        assert writer.commit().size_bytes == len(data)
+    assert server.get("some/prefix/parts") == data
+    assert len(server.requests()) == 5 + 1
+
+
+# What may happen to a request and is healed by making it again. Answers are longer than what is counted here.
+HEALED = [
+    Answer(503, "SlowDown"),
+    Answer(500, "InternalError"),
+    Answer(429, "TooManyRequests"),
+    Reset(),
+    Reset(after_bytes=0),
+    Reset(after_bytes=100),
+    Cut(0),
+    Cut(100),
+    WrongLength(1),
+]
+# The same, of answers to ranges alone.
+HEALED_RANGES = [WrongLength(-1), WrongRange(), ShortRange()]
+
+
+def assert_bounded(records, needed, every):
+    """Of `every` requests one failed and was made again: `needed` succeeded, and no more were made than that."""
+    failed = [record for record in records if record.fault]
+    assert len(failed) == len(records) // every > 0
+    assert len(records) - len(failed) == needed
+    assert len(records) <= needed * every / (every - 1) + 1
+
+
+@pytest.fixture
+def samples(server):
+    """A data set on the server: what its samples are."""
+    rng = np.random.default_rng(1)
+    samples = {f"s{number:03d}": rng.bytes(2000 + number) for number in range(64)}
+    with closing(retrying(server)) as store, DatasetWriter(store, shard_bytes=32 << 10) as writer:
+        for key, data in samples.items():
+            writer.write(key, {"bin": data})
+    assert len(server.keys("some/prefix/shard-")) > 2
+    return samples
+
+
+@pytest.fixture
+def load():
+    """A loader over the data set in a store, one epoch in batches of 8; closed at the end."""
+    closing_later = []
+
+    def load(store):
+        opened = open_dataset(store)
+        manifest, blocks = opened.manifest, opened.blocks.sample_count
+        recipe = plan_recipe(blocks, manifest.block_bytes, seed=3, global_batch_size=8, shuffle="window")
+        order = Order(blocks, recipe, block_bytes=manifest.block_bytes, manifest_digest=manifest.digest)
+        ledger = Ledger.create(None, LedgerIdentity(run="", rank=0, world=1, generation=1, host="host"))
+        loader = Loader(
+            Dataset(store), opened, order=order, layout=Layout(), options=FeedOptions(deadline_s=20), ledger=ledger
+        )
+        closing_later.extend((loader, ledger))
+        return loader
+
+    yield load
+    for each in closing_later:
+        each.close()
+
+
+def deliver(loader, give_up_after=100):
+    """All samples of an epoch, and the errors that were met; after an error the loop is begun again, so often."""
+    got, errors = [], []
+    while True:
+        try:
+            for batch in loader:
+                got += [(key, bytes(data)) for key, data in zip(batch.sample_keys, batch["bin"], strict=True)]
+            return got, errors
+        except StokerError as error:
+            errors.append(error)
+            if len(errors) == give_up_after:
+                return got, errors
+
+
+@pytest.mark.parametrize("fault", [*HEALED, *HEALED_RANGES], ids=str)
+def test_the_loader_delivers_every_sample_right_while_a_third_of_its_reads_fail(server, play, samples, load, fault):
+    store = retrying(server)
+    loader = load(store)
+    play(Rule(fault, Every(3), operation="GetObject", key="*.tar"))
+    got, errors = deliver(loader)
+    assert errors == []
+    assert dict(got) == samples
+    assert len(got) == len(samples)
+    assert_bounded(server.requests("GetObject", "*.tar"), len(samples), 3)
+    assert store.stats().retries == len([record for record in server.requests() if record.fault])
+
+
+def test_the_loader_passes_over_a_stall(server, play, samples, load):
+    loader = load(retrying(server, stall_timeout_s=0.5))
+    play(Rule(Stall(30), Nth(5), key="*.tar"), Rule(Stall(30, after_bytes=100), Nth(9), key="*.tar"))
+    got, errors = deliver(loader)
+    assert (dict(got), errors) == (samples, [])
+    assert len(server.requests("GetObject", "*.tar")) <= len(samples) * 1.2
+
+
+@pytest.mark.parametrize("fault", [Flip(), Flip(0), Changed()], ids=str)
+def test_a_byte_that_flips_on_its_way_to_the_loader_is_an_error_and_never_data(server, play, samples, load, fault):
+    loader = load(retrying(server))
+    play(Rule(fault, Nth(10), key="*.tar"))
+    got, errors = deliver(loader, give_up_after=2)
+    assert dict(got).items() <= samples.items()
+    assert all(isinstance(error, DigestMismatch) and "crc32c" in error.what for error in errors)
+    if isinstance(fault, Flip):  # on its way, not where it lies: asking again is right
+        assert (dict(got), len(got), len(errors)) == (samples, len(samples), 1)
+        assert len(server.requests("GetObject", "*.tar")) <= len(samples) * 1.5
+    else:
+        assert len(errors) == 2
+
+
+def test_a_loader_that_may_not_read_says_so_at_once(server, play, samples, load):
+    loader = load(retrying(server))
+    play(Rule(Answer(403, "AccessDenied"), key="*.tar"))
+    with pytest.raises(AccessDenied):
+        next(iter(loader))
+    loader.close()
+    assert len(server.requests()) <= len(samples)
+
+
+@pytest.mark.parametrize("fault", [Answer(), Answer(500, "InternalError", done=True), Reset(), Cut()], ids=str)
+def test_what_is_packed_by_url_through_faults_is_trained_on_by_url_through_faults(
+    server, play, tmp_path, monkeypatch, fault
+):
+    for name, value in server.environ.items():
+        monkeypatch.setenv(name, value)
+    rng = np.random.default_rng(2)
+    samples = {f"s{number:02d}": rng.bytes(3000) for number in range(32)}
+    for key, data in samples.items():
+        (tmp_path / f"{key}.bin").write_bytes(data)
+    play(Rule(fault, Every(6)))
+    with closing(open_store(URL)) as store:
+        report = pack(tmp_path, store, PackOptions(shard_bytes=32 << 10))
+    assert (report.samples, report.shards > 2) == (32, True)
+    packed = len(server.requests())
+    identity = LedgerIdentity(run="", rank=0, world=1, generation=1, host="host")
+    with ExitStack() as stack:
+        ledger = stack.enter_context(Ledger.create(None, identity))
+        wish = OrderWish(global_batch_size=8, seed=1, shuffle="window")
+        loader = open_loader(URL, wish, layout=Layout(), options=FeedOptions(), ledger=ledger, stack=stack)
+        got, errors = deliver(loader)
+    assert (dict(got), len(got), errors) == (samples, 32, [])
+    records = server.requests()[packed:]
+    failed = [record for record in records if record.fault]
+    assert failed
+    needed = 32 + 2 * (3 + report.shards)  # manifest, two tables, the offsets of each shard: a size and a read
+    assert len(records) - len(failed) == needed
+    assert len(records) <= needed * 6 / 5 + 1
+
+
+@pytest.mark.parametrize("fault", [*HEALED, *HEALED_RANGES], ids=str)
+def test_a_data_set_opens_whichever_of_its_reads_fails(server, play, samples, fault):
+    play()
+    right = open_dataset(retrying(server)).manifest
+    needed, reads = len(server.requests()), len(server.requests("GetObject"))
+    assert reads > 2
+    for turn in range(reads):
+        play(Rule(fault, Nth(turn + 1), operation="GetObject"))
+        assert open_dataset(retrying(server)).manifest == right
+        assert len(server.requests()) == needed + 1
+
+
+@pytest.mark.parametrize("fault", [Flip(), Flip(5), WrongLength(-1), WrongLength(-300), ErrorBody()], ids=str)
+def test_metadata_that_are_damaged_on_their_way_are_right_or_a_typed_error(server, play, samples, fault):
+    play()
+    right = open_dataset(retrying(server))
+    for turn in range(len(server.requests())):
+        play(Rule(fault, Nth(turn + 1)))
+        try:
+            opened = open_dataset(retrying(server))
+        except (IntegrityError, Unavailable, UnsupportedError):
+            continue
+        assert opened.manifest == right.manifest
+        assert opened.blocks.sample_count.tolist() == right.blocks.sample_count.tolist()
+
+
+def state(seed):
+    rng = np.random.default_rng(seed)
+    arrays = {
+        "model.a": rng.integers(0, 255, CHUNK_BYTES, np.uint8),
+        "model.b": rng.integers(0, 255, CHUNK_BYTES + 5, np.uint8),
+    }
+    return ArrayState(arrays, shared={"x": seed}, private={"y": seed}, stream=seed)
+
+
+def same(one, other):
+    arrays = one.arrays.keys() == other.arrays.keys() and all(
+        one.arrays[name].tobytes() == other.arrays[name].tobytes() for name in one.arrays
+    )
+    return arrays and (one.shared, one.private, one.stream) == (other.shared, other.private, other.stream)
+
+
+@pytest.fixture
+def saved(server, tmp_path):
+    """A step of state(1) on the server; the generation that goes on from it."""
+
+    def begin():
+        return start_generation(home, run="run", layout=Layout(), rendezvous=None, deadline_s=5)
+
+    with closing(LocalStore(tmp_path, create=True)) as home:
+        first = begin()
+        ledger = Ledger.create(None, LedgerIdentity("run", 0, 1, first.number, "host"))
+        checkpoint = Checkpoint(home, generation=first, state=state(1), data=None, every=10, ledger=ledger)
+        checkpoint.save(after=9).wait()
+        checkpoint.close()
+        ledger.close()
+        for info in home.list():
+            server.put(f"some/prefix/{info.key}", home.read(info.key))
+        return begin()
+
+
+def restore(store, generation, target):
+    return restore_step(store, generation, target, None)
+
+
+@pytest.mark.parametrize("fault", HEALED, ids=str)
+def test_a_restore_is_right_while_a_third_of_its_reads_fail(server, play, saved, fault):
+    play()
+    restore(retrying(server), saved, state(3))
+    needed = len(server.requests())
+    play(Rule(fault, Every(3)))
+    target = state(2)
+    restore(retrying(server), saved, target)
+    assert same(target, state(1))
+    assert_bounded(server.requests(), needed, 3)
+
+
+@pytest.mark.parametrize("fault", HEALED_RANGES, ids=str)
+def test_a_restore_is_right_while_half_of_its_ranges_are_wrong(server, play, saved, fault):
+    play(Rule(fault, Every(2), key="*.safetensors"))
+    target = state(2)
+    restore(retrying(server), saved, target)
+    assert same(target, state(1))
+    records = server.requests(key="*.safetensors")
+    assert_bounded(records, len(records) - len(records) // 2, 2)
+
+
+@pytest.mark.parametrize("fault", [Flip(), Changed(), WrongLength(-1), ErrorBody(), IgnoreRange()], ids=str)
+def test_a_restore_that_meets_wrong_bytes_is_right_or_a_typed_error_and_touches_nothing(server, play, saved, fault):
+    play()
+    restore(retrying(server), saved, state(3))
+    needed = len(server.requests())
+    whole = {key: server.get(key) for key in server.keys("some/prefix/")}
+    found = 0
+    for turn in range(needed):
+        for key, data in whole.items():
+            server.put(key, data)
+        play(Rule(fault, Nth(turn + 1)))
+        target = state(2)
+        try:
+            restore(retrying(server), saved, target)
+        except (IntegrityError, UnsupportedError):
+            found += 1
+            assert same(target, state(2))
+        else:
+            assert same(target, state(1))
+        assert len(server.requests()) <= needed + 1
+    assert found
+
+
+def test_a_restore_through_a_stall_goes_on_after_the_time_it_gives_a_read(server, play, saved):
+    play(Rule(Stall(30, after_bytes=1 << 20), First(1), key="*.safetensors"))
+    target = state(2)
+    restore(retrying(server, stall_timeout_s=0.5), saved, target)
+    assert same(target, state(1))
+    assert len([record for record in server.requests() if record.fault]) == 1
