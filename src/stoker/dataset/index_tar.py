@@ -27,8 +27,8 @@ _EXAMPLES: Final = 3
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 NAMELESS: Final = "without an extension, or with nothing before it"
-TWICE: Final = "that share key and extension with another (case does not count in extensions)"
-APART: Final = "that stand apart from others of the same key in one archive"
+TWICE: Final = "sharing key and extension with another (case does not count in extensions)"
+APART: Final = "standing apart from others of the same key in one archive"
 RESERVED: Final = "with extensions that WebDataset readers use themselves"
 UNUSABLE: Final = "with names that no sample can have (not UTF-8, control characters, '..', absolute, too long)"
 SPARSE: Final = "stored as sparse files, whose bytes do not lie in a row"
