@@ -1,4 +1,4 @@
-"""Tars made by hand to do harm: each is refused by an error that names object and byte, or read as the harmless part of it."""
+"""Tars made by hand to do harm: refused by an error that names object and byte, or read as the harmless part of it."""
 
 import io
 import tarfile

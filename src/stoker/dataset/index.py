@@ -25,7 +25,7 @@ from stoker.dataset.manifest import (
     read_manifest,
 )
 from stoker.dataset.offsets import offsets_key
-from stoker.dataset.place import holds, read_mark
+from stoker.dataset.place import holds, read_mark, sweep
 from stoker.dataset.publish import Catalog, write_once
 from stoker.dataset.select import find_objects, is_tar
 from stoker.dataset.tables import encode_table
@@ -113,6 +113,7 @@ def index(
     infos = list_sources(source, pattern, beside=place is source)
     tars = is_tar(infos, source.url)
     writer = _Writer(place, options, fresh=_claim(place, source, options))
+    sweep(place)
     choice = Choice(Globs(options.include), Globs(options.exclude), options.checksums)
     found = _walk_tars(source, infos, choice) if tars else index_tree(source, infos, choice)
     try:

@@ -17,6 +17,7 @@ from stoker.dataset.tree import FilesTable, TreeStore
 from stoker.errors import (
     DatasetError,
     DigestMismatch,
+    FormatError,
     IntegrityError,
     NewerFormat,
     NotFound,
@@ -25,6 +26,7 @@ from stoker.errors import (
     Truncated,
 )
 from stoker.store.base import Store
+from stoker.values import Key
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with bytes (deep) or objects done, and in all."""
@@ -78,6 +80,13 @@ def fault_of(error: StokerError, where: str) -> Fault:
     return Fault(error.where or where, type(error).__name__, error.what)
 
 
+def _check_size(store: Store, key: Key, size_bytes: int) -> None:
+    found = store.stat(key).size_bytes
+    if found != size_bytes:
+        kind = Truncated if found < size_bytes else FormatError
+        raise kind(f"{str(key)!r} has {found:,} bytes, not {size_bytes:,}", store.url)
+
+
 class _Verifier:
     def __init__(self, opened: OpenDataset, data: Store, *, deep: bool) -> None:
         self._opened = opened
@@ -110,8 +119,8 @@ class _Verifier:
                 faults += self._files(files)
             elif version.store:
                 check_version(self._data, key, size, version.store)
-            elif (found := self._data.stat(key).size_bytes) != size:
-                raise Truncated(f"{str(key)!r} has {found:,} bytes, not {size:,}", self._data.url)
+            else:
+                _check_size(self._data, key, size)
         except (IntegrityError, DatasetError, NotFound) as error:
             faults.append(fault_of(error, f"{key} in {self._data.url}"))
         try:
@@ -140,8 +149,8 @@ class _Verifier:
         for row in range(len(files)):
             try:
                 info = files.check(self._data, row)
-                if not info.version and (found := self._data.stat(info.key).size_bytes) != info.size_bytes:
-                    raise Truncated(f"{str(info.key)!r} has {found:,} bytes, not {info.size_bytes:,}", self._data.url)
+                if not info.version:
+                    _check_size(self._data, info.key, info.size_bytes)
             except (IntegrityError, DatasetError, NotFound) as error:
                 yield fault_of(error, self._data.url)
 

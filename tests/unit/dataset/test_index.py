@@ -82,7 +82,7 @@ def test_the_same_source_has_the_same_digest_and_nothing_is_written_again(tars, 
     assert (again.digest, again.already_there, recording.writes) == (first.digest, True, [])
     elsewhere = MemoryStore("elsewhere")
     assert index(store, "*.tar", elsewhere, options).digest == first.digest
-    assert index(store, "shard-{000000..%06d}.tar" % (first.objects - 1), MemoryStore(), options).digest == first.digest
+    assert index(store, f"shard-{{000000..{first.objects - 1:06d}}}.tar", MemoryStore(), options).digest == first.digest
 
 
 def test_an_index_elsewhere_names_no_place_and_is_opened_with_the_data(tars):
@@ -97,7 +97,7 @@ def test_an_archive_that_was_written_to_since_is_refused_when_it_is_first_used(t
     store, _ = tars
     index(store, "")
     opened = open_dataset(store)
-    last = sorted(store.root.glob("*.tar"))[-1]
+    last = max(store.root.glob("*.tar"))
     os.utime(last, ns=(1, 1))
     opened.keys(np.arange(1))
     with pytest.raises(SourceChanged, match=f"'{last.name}' was written to since it was indexed"):
@@ -115,7 +115,7 @@ def test_an_archive_that_was_written_to_since_is_refused_when_it_is_first_used(t
 def test_with_checksums_another_time_does_not_matter_and_other_bytes_do(tars):
     store, _ = tars
     index(store, "", options=CHECKED)
-    first = sorted(store.root.glob("*.tar"))[0]
+    first = min(store.root.glob("*.tar"))
     os.utime(first, ns=(1, 1))
     assert samples_of(open_dataset(store)) == wanted()
     data = bytearray(first.read_bytes())
@@ -190,7 +190,7 @@ def test_files_that_make_no_sample_are_counted_and_nothing_is_left_behind(tree):
     (tree / "d0/000.TXT").write_bytes(b"")
     store = LocalStore(tree)
     before = state_of(tree)
-    with pytest.raises(DatasetError, match=r"cannot index 1 file .*'README'|'d0/000.txt'") as caught:
+    with pytest.raises(DatasetError, match=r"cannot index 1 file .* and 1 with other problems") as caught:
         index(store, "")
     assert "--include" in caught.value.hint
     assert state_of(tree) == before
@@ -198,7 +198,7 @@ def test_files_that_make_no_sample_are_counted_and_nothing_is_left_behind(tree):
 
 def test_an_index_never_writes_over_files_that_are_not_its_own(tree):
     (tree / "objects.arrow").write_bytes(b"mine")
-    with pytest.raises(AlreadyExists, match="'objects.arrow', which is no part of one"):
+    with pytest.raises(AlreadyExists, match=r"'objects\.arrow', which is no part of one"):
         index(LocalStore(tree), "")
     assert (tree / "objects.arrow").read_bytes() == b"mine"
     out = MemoryStore()
