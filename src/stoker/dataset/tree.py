@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from stoker.dataset.layout import Int64s
 from stoker.dataset.objects import ObjectTable, check_version, verify_table
 from stoker.dataset.tables import Schema, Table, Text, read_table
-from stoker.errors import AccessDenied, FormatError, Truncated
+from stoker.errors import AccessDenied, ConfigError, FormatError, Truncated
 from stoker.io.buffers import ReadBuffer, WriteBuffer, view
 from stoker.store.base import ObjectWriter, Store, StoreLimits
 from stoker.values import ByteRange, Key, ObjectInfo
@@ -42,8 +42,9 @@ def file_starts(sizes: Int64s) -> Int64s:
 class FilesTable:
     """The files that one object stands for, and which of them were seen to be unchanged."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, where: str = "") -> None:
         self.table = table
+        self._where = where
         self.sizes = table.int64("size_bytes")
         self.starts = file_starts(self.sizes)
         self._paths = table.text("path")
@@ -72,15 +73,18 @@ class FilesTable:
             raise FormatError("the table makes no sense: a file has no size that can be", where)
         if int(sizes.sum()) + len(sizes) != size_bytes:
             raise FormatError(f"the files do not make an object of {size_bytes:,} bytes", where)
-        return cls(table)
+        return cls(table, where)
 
     def __len__(self) -> int:
         return len(self.table)
 
     def info(self, index: int) -> ObjectInfo:
-        """Key, size and version of a file; the version is empty where checksums hold it. Raises ConfigError."""
-        path, version = self._paths.at(index), self._versions.at(index)
-        return ObjectInfo(Key(path), int(self.sizes[index]), version)
+        """Key, size and version of a file; the version is empty where checksums hold it. Raises FormatError."""
+        try:
+            key = Key(self._paths.at(index))
+        except ConfigError as error:
+            raise FormatError(f"the name of a file cannot be used: {error.what}", self._where) from error
+        return ObjectInfo(key, int(self.sizes[index]), self._versions.at(index))
 
     def find(self, offset: int, length: int) -> int | None:
         """The file that holds bytes [offset, offset + length) of the object, if they lie in one."""
