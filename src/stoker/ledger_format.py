@@ -285,7 +285,7 @@ def _parse_header(image: bytes | memoryview, where: str) -> tuple[LedgerIdentity
         raise FormatError("a ledger's identity does not fit its checksum", where)
     try:
         return _parse_identity(json.loads(text))
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise FormatError(f"a ledger's identity cannot be read: {error}", where) from error
 
 

@@ -124,9 +124,11 @@ class Run:
         `global_batch_size` counts samples over all ranks and must be divisible by their number. `shuffle`: "window"
         (default), "exact" (uniform over the epoch, costs a sort) or False (manifest order, every sample once, the
         tail padded and marked in `.valid`: evaluation). `prefetch_bytes` bounds what lies ready ahead of use (default:
-        the settings'); 0 reads each when asked for. Raises DatasetError, LayoutError, ConfigError, StoreError.
+        the settings'); 0 reads each when asked for. Tars and files without a manifest are indexed first, once a node.
+        Raises DatasetError, EmptyDataset, LayoutError, ConfigError, StoreError.
         """
         self._check_open()
+        from stoker.dataset.attach import IndexCache
         from stoker.feed.open import OrderWish, open_loader
         from stoker.feed.options import FeedOptions
 
@@ -134,7 +136,15 @@ class Run:
         wanted = feed.prefetch_bytes if prefetch_bytes is None else prefetch_bytes
         options = FeedOptions(epochs, wanted, feed.threads, feed.deadline_s)
         wish = OrderWish(global_batch_size, seed, shuffle)
-        loader = open_loader(dataset, wish, layout=self.layout, options=options, ledger=self._ledger, stack=self._stack)
+        loader = open_loader(
+            dataset,
+            wish,
+            layout=self.layout,
+            options=options,
+            ledger=self._ledger,
+            stack=self._stack,
+            indexes=IndexCache(self._node.indexes),
+        )
         self._loaders.append(loader)
         return loader
 

@@ -63,6 +63,6 @@ def test_the_command_line_ends_with_the_code_of_the_table(error, code, monkeypat
     def refuse(_url):
         raise error
 
-    monkeypatch.setattr("stoker.store.open.open_store", refuse)
+    monkeypatch.setattr("stoker.dataset.attach.open_store", refuse)
     assert main.run(["show", "somewhere"]) == code
     assert capfd.readouterr().out == ""

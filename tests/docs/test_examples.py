@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,15 @@ def make_photos(folder):
         stem.with_suffix(".json").write_text(f'{{"label": {number % 3}}}')
 
 
+def make_tars(photos, folder):
+    """The same in three tar archives, a folder of photos each."""
+    folder.mkdir()
+    for number, kind in enumerate(sorted(photos.iterdir())):
+        with tarfile.open(folder / f"train-{number:06d}.tar", "w", format=tarfile.GNU_FORMAT) as tar:
+            for path in sorted(kind.iterdir()):
+                tar.add(path, str(path.relative_to(photos)))
+
+
 def commands(text):
     """The command lines of a shell block, without comments and prompts."""
     for line in text.split("\n"):
@@ -55,7 +65,7 @@ def targets():
 
 
 class Terminal:
-    """An empty folder, with photos in it, and what the page's commands do there."""
+    """An empty folder, with photos and tars in it, and what the page's commands do there."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -63,6 +73,7 @@ class Terminal:
         for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID"):
             self.environment.pop(name, None)
         make_photos(folder / "photos")
+        make_tars(folder / "photos", folder / "tars")
 
     def run(self, *arguments):
         done = subprocess.run(

@@ -20,7 +20,7 @@ from stoker.values import canonical_json, json_digest
 _HEX: Final = frozenset("0123456789abcdef")
 _DIGEST_CHARACTERS: Final = 32
 
-Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class FileRecord(msgspec.Struct, frozen=True):

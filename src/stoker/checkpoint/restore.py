@@ -46,7 +46,7 @@ def restore_step(home: Home, generation: Generation, state: TrainingState, data:
     manifest = read_manifest(home, step.name, step)
     if manifest.run != generation.run:
         raise CheckpointError(f"the step is of run {manifest.run!r}, not {generation.run!r}", reader.where(""))
-    receipts = _read_receipts(reader, manifest)
+    receipts = read_receipts(reader, manifest)
     files = [file for receipt in receipts for file in receipt.files]
     with ThreadPoolExecutor(READ_THREADS, "stoker-restore") as pool:
         headers = list(pool.map(lambda file: _read_header(reader, file), files))
@@ -82,7 +82,7 @@ def seed_of(position: Json) -> int:
     return seed if isinstance(seed, int) else 0
 
 
-def _read_receipts(reader: StepReader, manifest: Manifest) -> list[Receipt]:
+def read_receipts(reader: StepReader, manifest: Manifest) -> list[Receipt]:
     """The receipts of all ranks, in order, each checked against the manifest."""
     records = {record.name: record for record in manifest.files}
     by_rank = {rank: record for name, record in records.items() if (rank := parse_receipt(name)) is not None}

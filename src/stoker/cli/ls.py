@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,6 +28,7 @@ def ls(
     limit: Annotated[int | None, typer.Option(min=0, help="List only the first so many samples.")] = None,
     nvme: Annotated[Path | None, typer.Option(help="The nvme tier; default as for a run.")] = None,
     shared: Annotated[Path | None, typer.Option(help="The shared tier.")] = None,
+    index: Annotated[str | None, typer.Option(help="An index that does not lie beside the data.")] = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
@@ -38,15 +39,17 @@ def ls(
             json.dumps({name: asdict(held) for name, held in tiers.items()}) if as_json else describe_tiers(tiers)
         )
         return
-    from stoker.dataset.open import open_dataset
-    from stoker.store.open import open_store
+    from stoker.dataset.attach import open_described
+    from stoker.dataset.describe import Dataset
 
-    with closing(open_store(url)) as store:
-        opened = open_dataset(store)
+    with ExitStack() as stack:
+        opened = open_described(Dataset(url, index=index), stack)
         samples = sample_sizes(opened, limit)
         if as_json:
             rows = [{"key": key, "fields": fields} for key, fields in samples]
-            typer.echo(json.dumps({"dataset": store.url, "samples": opened.manifest.sample_count, "listed": rows}))
+            typer.echo(
+                json.dumps({"dataset": opened.store.url, "samples": opened.manifest.sample_count, "listed": rows})
+            )
         else:
             for key, fields in samples:
                 typer.echo(f"{key}\t{'  '.join(f'{name} {format_bytes(size)}' for name, size in fields.items())}")

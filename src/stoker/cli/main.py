@@ -9,12 +9,16 @@ from typing import Annotated
 import typer
 
 from stoker._version import VERSION
+from stoker.cli.cat import cat
 from stoker.cli.config import config
 from stoker.cli.demo import demo
+from stoker.cli.head import head
+from stoker.cli.index import index
 from stoker.cli.ls import ls
 from stoker.cli.pack import pack
 from stoker.cli.report import report
 from stoker.cli.show import show
+from stoker.cli.verify import verify
 from stoker.errors import StokerError
 
 app = typer.Typer(
@@ -41,8 +45,12 @@ def _root(
 
 
 app.command(name="pack")(pack)
+app.command(name="index")(index)
 app.command(name="ls")(ls)
 app.command(name="show")(show)
+app.command(name="cat")(cat)
+app.command(name="head")(head)
+app.command(name="verify")(verify)
 app.command(name="report")(report)
 app.command(name="demo")(demo)
 app.add_typer(config)

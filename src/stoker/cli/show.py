@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,15 +16,16 @@ if TYPE_CHECKING:
 
 def show(
     url: Annotated[str, typer.Argument(help="Path or URL of a data set.")],
+    index: Annotated[str | None, typer.Option(help="An index that does not lie beside the data.")] = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Show the facts of a data set: counts, digest, fields, and which checksum its bytes are held to."""
-    from stoker.dataset.open import open_dataset
-    from stoker.store.open import open_store
+    from stoker.dataset.attach import open_described
+    from stoker.dataset.describe import Dataset
 
-    with closing(open_store(url)) as store:
-        facts = dataset_facts(open_dataset(store))
+    with ExitStack() as stack:
+        facts = dataset_facts(open_described(Dataset(url, index=index), stack))
     typer.echo(json.dumps(facts) if as_json else _describe(facts))
 
 
@@ -52,8 +53,18 @@ def dataset_facts(opened: OpenDataset) -> dict[str, Any]:
             }
             for field in manifest.fields
         ],
-        "checksum": "crc32c of each field, made when the data set was written; sha256 of each table",
+        "checksum": f"{_held_to(opened)}; sha256 of each table",
     }
+
+
+def _held_to(opened: OpenDataset) -> str:
+    """What the bytes of the samples are compared with when they are read: the first checksum that exists."""
+    versions = [opened.objects.version(number) for number in range(len(opened.objects))]
+    if all(version.checksums for version in versions):
+        when = "indexed" if any(version.files for version in versions) else "written or indexed"
+        return f"crc32c of each field, made when the data set was {when}"
+    what = "file" if any(version.files for version in versions) else "object"
+    return f"none of the fields: each {what} is held to its size and version (etag, or modification time)"
 
 
 def _describe(facts: dict[str, Any]) -> str:

@@ -22,16 +22,20 @@ class Dataset:
     Each method returns a new description; the one it is called on stays as it is.
 
     Attributes:
-        source: path or URL of the data set, or an open store (which stays the caller's to close).
+        source: path or URL of the data set, or of tars (with braces and globs), or an open store (which stays the
+            caller's to close).
         field_names: the fields wanted, in this order; None means all that the manifest names.
         decoders: field -> how its bytes become a value; a field that is not named stays `raw`.
         mappers: functions sample -> sample, applied one after the other to each decoded sample.
+        index: path, URL or store of an index of `source` that does not lie beside it. Only this says where: nothing
+            in an index names the place of its objects.
     """
 
     source: str | Path | Store
     field_names: tuple[str, ...] | None = None
     decoder_items: tuple[tuple[str, Decoder], ...] = ()
     mappers: tuple[Mapper, ...] = ()
+    index: str | Path | Store | None = None
 
     def __post_init__(self) -> None:
         if self.field_names is not None:

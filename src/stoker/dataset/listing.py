@@ -67,7 +67,7 @@ def list_source(root: Path, include: Sequence[str], exclude: Sequence[str], pref
     if not root.is_dir():
         kind = "not a folder" if root.exists() else "there is no such folder"
         raise NotFound(f"cannot pack {str(root)!r}: {kind}", hint="give the folder that holds the files")
-    wanted, unwanted = _Globs(include), _Globs(exclude)
+    wanted, unwanted = Globs(include), Globs(exclude)
     files: list[SourceFile] = []
     seen = skipped = 0
     for entry, path in _walk(root):
@@ -136,11 +136,12 @@ def _walk(root: Path) -> Iterator[tuple[os.DirEntry[str], str]]:
                 yield entry, path
 
 
-class _Globs:
+class Globs:
     """Several globs at once: one with a slash is for the path, one without for the base name."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
         patterns = list(patterns)
+        self.empty = not patterns
         self._paths = _union(pattern for pattern in patterns if "/" in pattern)
         self._names = _union(pattern for pattern in patterns if "/" not in pattern)
 

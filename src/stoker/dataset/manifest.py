@@ -128,11 +128,22 @@ def read_manifest(store: Store) -> Manifest:
         raise _not_a_dataset(store) from error
 
 
+def is_manifest(store: Store) -> bool:
+    """Whether the manifest.json in `store`, which is there, says that it is one of a data set, of any version."""
+    if store.stat(MANIFEST_KEY).size_bytes > _MAX_BYTES:
+        return False
+    try:
+        body = msgspec.json.decode(store.read(MANIFEST_KEY))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return isinstance(body, dict) and body.get("format") == FORMAT
+
+
 def _not_a_dataset(store: Store) -> DatasetError:
     try:
         store.stat(PACK_KEY)
     except NotFound:
-        hint = "make one from a folder of files: stoker pack SOURCE DESTINATION"
+        hint = "for tars or files as they are: stoker index URL; for new shards: stoker pack SOURCE DESTINATION"
         return DatasetError("not a data set: there is no manifest.json", store.url, hint)
     hint = "run what was writing it again: a stoker pack goes on where it stopped"
     return DatasetError("not a data set yet: it was not written to its end", store.url, hint)

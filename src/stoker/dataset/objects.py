@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stoker.dataset.layout import BlockTable, Int64s
 from stoker.dataset.manifest import Manifest
 from stoker.dataset.tables import Schema, Table, Text, read_table
-from stoker.errors import ConfigError, DigestMismatch, FormatError, NewerFormat
+from stoker.errors import ConfigError, DigestMismatch, FormatError, NotFound, SourceChanged
 from stoker.store.base import Store
 from stoker.values import Key
 
@@ -31,7 +31,11 @@ BLOCKS_SCHEMA: Final[Schema] = (
     ("first_sample", "int64"),
     ("sample_count", "int64"),
 )
+FILES_VERSION: Final = "files:"
+CHECKED_FILES_VERSION: Final = "files+crc32c:"
+VERSION_MAX_LENGTH: Final = 1024
 _SHA256_DIGITS: Final = 64
+_AGAIN: Final = "index the source again, to another place or after removing this index"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +48,7 @@ class ObjectTable:
         first_sample: int64[n], rising from 0.
         sample_count: int64[n], at least 1.
         offsets_sha256: the digest of each object's table of offsets, in hex.
+        versions: what each object must still be when it is read (see `Version`); none where stoker wrote them.
     """
 
     keys: tuple[Key, ...]
@@ -51,9 +56,42 @@ class ObjectTable:
     first_sample: Int64s
     sample_count: Int64s
     offsets_sha256: tuple[str, ...]
+    versions: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def version(self, index: int) -> Version:
+        """What an object is held to."""
+        return Version.parse(self.versions[index] if self.versions else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What an object is held to besides its size.
+
+    Attributes:
+        checksums: whether each field of its samples has a crc32c.
+        store: the version that the store must still state, or empty.
+        files: the digest of its table of files, if it stands for a row of files; or empty.
+    """
+
+    checksums: bool
+    store: str = ""
+    files: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Version:
+        """Read an entry of the column `version`: "", "files:SHA256", "files+crc32c:SHA256", or a store's version."""
+        for lead, checksums in ((FILES_VERSION, False), (CHECKED_FILES_VERSION, True)):
+            if text.startswith(lead):
+                return cls(checksums, files=text.removeprefix(lead))
+        return cls(checksums=not text, store=text)
+
+    def __str__(self) -> str:
+        if self.files:
+            return (CHECKED_FILES_VERSION if self.checksums else FILES_VERSION) + self.files
+        return self.store
 
 
 def objects_table(objects: ObjectTable) -> Table:
@@ -65,7 +103,7 @@ def objects_table(objects: ObjectTable) -> Table:
             "first_sample": objects.first_sample,
             "sample_count": objects.sample_count,
             "offsets_sha256": Text.of(objects.offsets_sha256),
-            "version": Text.of([""] * len(objects)),
+            "version": Text.of(objects.versions or [""] * len(objects)),
         }
     )
 
@@ -80,8 +118,6 @@ def read_objects(store: Store, key: Key, manifest: Manifest) -> ObjectTable:
     where = f"{key} in {store.url}"
     table = read_verified(store, key, manifest.object_count, manifest.tables.objects)
     _check_schema(table, OBJECTS_SCHEMA, where)
-    if len(table.text("version").data):
-        raise NewerFormat("objects that were indexed in place need a newer stoker", where)
     try:
         keys = tuple(Key(text) for text in table.text("key"))
     except ConfigError as error:
@@ -92,11 +128,13 @@ def read_objects(store: Store, key: Key, manifest: Manifest) -> ObjectTable:
         first_sample=table.int64("first_sample"),
         sample_count=table.int64("sample_count"),
         offsets_sha256=tuple(table.text("offsets_sha256")),
+        versions=tuple(table.text("version")) if len(table.text("version").data) else (),
     )
     problems: dict[str, bool | np.bool_] = {
         "two objects have one name": len(set(keys)) < len(keys),
         "an object has no size": (objects.size_bytes < 1).any(),
         "a digest is not a sha256": any(len(digest) != _SHA256_DIGITS for digest in objects.offsets_sha256),
+        "a version makes no sense": not all(map(_is_version, objects.versions)),
     }
     _check(problems | _counting(objects.first_sample, objects.sample_count, manifest.sample_count), where)
     return objects
@@ -144,6 +182,27 @@ def verify_table(table: Table, sha256: str, key: Key, store: Store) -> None:
     actual = table.digest()
     if actual != sha256:
         raise DigestMismatch(f"table {str(key)!r} was altered: its digest is {actual}, not {sha256}", store.url)
+
+
+def check_version(store: Store, key: Key, size_bytes: int, version: str) -> None:
+    """Raise SourceChanged unless the object is what it was when it was indexed. Costs one stat."""
+    try:
+        info = store.stat(key)
+    except NotFound as error:
+        raise SourceChanged(f"{str(key)!r} was indexed and is gone", store.url, _AGAIN) from error
+    if info.size_bytes != size_bytes:
+        what = f"{str(key)!r} had {size_bytes:,} bytes when it was indexed, now {info.size_bytes:,}"
+        raise SourceChanged(what, store.url, _AGAIN)
+    if info.version != version:
+        what = f"{str(key)!r} was written to since it was indexed: its version was {version!r}, now {info.version!r}"
+        raise SourceChanged(what, store.url, _AGAIN)
+
+
+def _is_version(text: str) -> bool:
+    version = Version.parse(text)
+    if text.startswith((FILES_VERSION, CHECKED_FILES_VERSION)):
+        return len(version.files) == _SHA256_DIGITS
+    return len(text) <= VERSION_MAX_LENGTH
 
 
 def _check_schema(table: Table, schema: Schema, where: str) -> None:

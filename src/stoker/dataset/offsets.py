@@ -19,7 +19,7 @@ MISSING: Final = -1
 
 
 class Place(NamedTuple):
-    """Where one field of one sample lies in its object, and the crc32c of its bytes."""
+    """Where one field of one sample lies in its object, and the crc32c of its bytes (0 where none is taken)."""
 
     field: str
     offset: int
@@ -29,11 +29,14 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FieldColumns:
-    """One field of the samples of an object: offset -1, size 0, crc32c 0 where a sample lacks it."""
+    """One field of the samples of an object: offset -1, size 0, crc32c 0 where a sample lacks it.
+
+    `crc32c` is None in objects that were only indexed: no byte of them was read then.
+    """
 
     offset: Int64s
     size: Int64s
-    crc32c: NDArray[np.uint32]
+    crc32c: NDArray[np.uint32] | None
 
 
 class OffsetsTable:
@@ -45,19 +48,24 @@ class OffsetsTable:
         names = [name.removesuffix("/offset") for name in table.columns if name.endswith("/offset")]
         self.fields = {
             name: FieldColumns(
-                table.int64(f"{name}/offset"), table.int64(f"{name}/size"), table.uint32(f"{name}/crc32c")
+                table.int64(f"{name}/offset"),
+                table.int64(f"{name}/size"),
+                table.uint32(f"{name}/crc32c") if f"{name}/crc32c" in table.columns else None,
             )
             for name in names
         }
 
     @classmethod
-    def check(cls, table: Table, known: Sequence[str], object_bytes: int, where: str) -> OffsetsTable:
+    def check(
+        cls, table: Table, known: Sequence[str], object_bytes: int, where: str, *, checksums: bool = True
+    ) -> OffsetsTable:
         """The offsets in a table that was read.
 
-        Raises FormatError unless its fields are among `known` and every field lies inside `object_bytes`.
+        Raises FormatError unless its fields are among `known`, every field lies inside `object_bytes`, and there are
+        checksums exactly if there should be.
         """
         names = [name.removesuffix("/offset") for name in table.columns if name.endswith("/offset")]
-        if table.schema != offsets_schema(names) or names != sorted(set(names)):
+        if table.schema != offsets_schema(names, checksums=checksums) or names != sorted(set(names)):
             raise FormatError(f"not a table of offsets: its columns are {list(table.columns)}", where)
         unknown = sorted(set(names) - set(known))
         if unknown:
@@ -67,7 +75,9 @@ class OffsetsTable:
             missing = columns.offset == MISSING
             wrong = (columns.offset < MISSING) | (columns.size < 0) | (columns.size > object_bytes)
             wrong |= ~missing & (columns.offset > object_bytes - np.clip(columns.size, 0, object_bytes))
-            wrong |= missing & ((columns.size != 0) | (columns.crc32c != 0))
+            wrong |= missing & (columns.size != 0)
+            if columns.crc32c is not None:
+                wrong |= missing & (columns.crc32c != 0)
             if wrong.any():
                 row = int(np.argmax(wrong))
                 raise FormatError(
@@ -84,7 +94,8 @@ class OffsetsTable:
 class OffsetsBuilder:
     """Collects the samples of one object; about 30 bytes a field and the key, each."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, checksums: bool = True) -> None:
+        self._checksums = checksums
         self._keys: list[str] = []
         self._fields: dict[str, tuple[array[int], array[int], array[int], array[int]]] = {}
 
@@ -107,15 +118,18 @@ class OffsetsBuilder:
             row, offset, size, crc = (np.array(column) for column in self._fields[field])
             columns[f"{field}/offset"] = _spread(rows, row, offset, MISSING)
             columns[f"{field}/size"] = _spread(rows, row, size, 0)
-            columns[f"{field}/crc32c"] = _spread(rows, row, crc, 0).astype(np.uint32)
+            if self._checksums:
+                columns[f"{field}/crc32c"] = _spread(rows, row, crc, 0).astype(np.uint32)
         return OffsetsTable(Table(columns))
 
 
-def offsets_schema(fields: Iterable[str]) -> Schema:
+def offsets_schema(fields: Iterable[str], *, checksums: bool = True) -> Schema:
     """The columns of an offsets table that holds these fields."""
     schema: list[tuple[str, ColumnType]] = [("key", "utf8")]
     for field in fields:
-        schema += [(f"{field}/offset", "int64"), (f"{field}/size", "int64"), (f"{field}/crc32c", "uint32")]
+        schema += [(f"{field}/offset", "int64"), (f"{field}/size", "int64")]
+        if checksums:
+            schema.append((f"{field}/crc32c", "uint32"))
     return tuple(schema)
 
 

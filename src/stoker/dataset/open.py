@@ -13,13 +13,15 @@ from stoker.dataset.layout import BlockTable, Int64s
 from stoker.dataset.manifest import BLOCKS_KEY, OBJECTS_KEY, Manifest, read_manifest
 from stoker.dataset.objects import ObjectTable, check_blocks, read_blocks, read_objects
 from stoker.dataset.offsets import MISSING, OffsetsTable
-from stoker.dataset.shelf import OffsetsShelf
+from stoker.dataset.shelf import OffsetsShelf, Stores
 from stoker.dataset.tables import Text
+from stoker.dataset.tree import see_trees
 from stoker.errors import DatasetError
 from stoker.store.base import Store
 from stoker.units import MIB
 
 OFFSETS_BYTES: Final = 256 * MIB
+NO_CHECKSUM: Final = -1
 
 _Group: TypeAlias = tuple[OffsetsTable, NDArray[np.intp], Int64s]
 
@@ -32,24 +34,36 @@ class Extents:
         object: int64[n], index into `OpenDataset.objects`.
         offset: int64[n, f], first byte in the object; -1 where a sample lacks the field.
         size: int64[n, f], bytes.
-        crc32c: uint32[n, f], of those bytes.
+        crc32c: int64[n, f], of those bytes; -1 in objects that were only indexed, which are held to their version.
     """
 
     object: Int64s
     offset: Int64s
     size: Int64s
-    crc32c: NDArray[np.uint32]
+    crc32c: Int64s
 
 
 class OpenDataset:
-    """A data set that can be read. Immutable, thread-safe, holds no file open; made by `open_dataset`."""
+    """A data set that can be read. Immutable, thread-safe, holds no file open; made by `open_dataset`.
 
-    def __init__(self, store: Store, manifest: Manifest, objects: ObjectTable, blocks: BlockTable) -> None:
+    Attributes:
+        store: where `objects` are read; of a tree of files it takes their names for the files they stand for.
+        tables: where manifest and tables are; mostly the same store.
+    """
+
+    def __init__(
+        self, store: Store, tables: Store, manifest: Manifest, objects: ObjectTable, blocks: BlockTable
+    ) -> None:
         self.store = store
+        self.tables = tables
         self.manifest = manifest
         self.objects = objects
         self.blocks = blocks
-        self._shelf = OffsetsShelf(store, manifest.field_names, objects, blocks, OFFSETS_BYTES)
+        self._shelf = OffsetsShelf(Stores(tables, store), manifest.field_names, objects, blocks, OFFSETS_BYTES)
+
+    def offsets(self, index: int) -> OffsetsTable:
+        """The offsets of an object, read when they are not at hand. Raises as `extents` does."""
+        return self._shelf.get(index)
 
     def extents(self, samples: Int64s, fields: Sequence[str]) -> Extents:
         """Where `fields` of `samples` (int64[n], any order, repeats allowed) lie.
@@ -62,7 +76,7 @@ class OpenDataset:
         shape = len(samples), len(fields)
         offset = np.full(shape, MISSING, dtype=np.int64)
         size = np.zeros(shape, dtype=np.int64)
-        crc32c = np.zeros(shape, dtype=np.uint32)
+        crc32c = np.zeros(shape, dtype=np.int64)
         objects = self._objects_of(samples)
         for table, places, rows in self._groups(samples, objects):
             for column, field in enumerate(fields):
@@ -70,7 +84,7 @@ class OpenDataset:
                 if found is not None:
                     offset[places, column] = found.offset[rows]
                     size[places, column] = found.size[rows]
-                    crc32c[places, column] = found.crc32c[rows]
+                    crc32c[places, column] = NO_CHECKSUM if found.crc32c is None else found.crc32c[rows]
         return Extents(objects, offset, size, crc32c)
 
     def key_bytes(self, samples: Int64s) -> tuple[NDArray[np.uint8], Int64s]:
@@ -139,15 +153,17 @@ class OpenDataset:
             )
 
 
-def open_dataset(store: Store) -> OpenDataset:
+def open_dataset(store: Store, data: Store | None = None) -> OpenDataset:
     """Open the data set at the root of `store`: manifest, objects and blocks, verified; O(blocks), offsets later.
 
-    The store stays the caller's to close. Raises DatasetError if there is no manifest, NewerFormat for a version this
-    release does not know, DigestMismatch naming the table that was altered, FormatError, NotFound for a table that is
-    gone, and StoreError.
+    `data` holds the objects where they do not lie beside the manifest: an index that is kept elsewhere. It is the
+    caller's word alone that says where; nothing in a data set names another place. The stores stay the caller's to
+    close. Raises DatasetError if there is no manifest, NewerFormat for a version this release does not know,
+    DigestMismatch naming the table that was altered, FormatError, NotFound for a table that is gone, and StoreError.
     """
     manifest = read_manifest(store)
     objects = read_objects(store, OBJECTS_KEY, manifest)
     blocks = read_blocks(store, BLOCKS_KEY, manifest)
     check_blocks(blocks, objects, manifest, f"{BLOCKS_KEY} in {store.url}")
-    return OpenDataset(store, manifest, objects, blocks)
+    data = store if data is None else data
+    return OpenDataset(see_trees(store, data, objects), store, manifest, objects, blocks)

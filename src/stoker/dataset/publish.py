@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,10 +12,18 @@ from stoker.dataset.layout import Int64s, choose_block_bytes, make_blocks
 from stoker.dataset.manifest import BLOCKS_KEY, MANIFEST_KEY, OBJECTS_KEY, FieldSchema, Manifest, TableDigests
 from stoker.dataset.objects import ObjectTable, blocks_table, objects_table
 from stoker.dataset.offsets import MISSING, OffsetsTable
-from stoker.dataset.tables import encode_table
+from stoker.dataset.tables import Table, encode_table
 from stoker.errors import AlreadyExists
 from stoker.store.base import Store
 from stoker.values import Key
+
+
+class Sealed(NamedTuple):
+    """The manifest of a data set, and the tables it names."""
+
+    manifest: Manifest
+    objects: Table
+    blocks: Table
 
 
 class Catalog:
@@ -26,6 +35,7 @@ class Catalog:
         self._sizes: list[int] = []
         self._firsts: list[int] = []
         self._digests: list[str] = []
+        self._versions: list[str] = []
         self._extents = array("q")
         self._fields: dict[str, FieldSchema] = {}
 
@@ -34,12 +44,13 @@ class Catalog:
         """Objects added so far."""
         return len(self._keys)
 
-    def add(self, key: Key, size_bytes: int, extents: Int64s, offsets: OffsetsTable) -> None:
-        """The next object, the extents of its samples (int64[n]), and where their fields lie."""
+    def add(self, key: Key, size_bytes: int, extents: Int64s, offsets: OffsetsTable, version: str = "") -> None:
+        """The next object, the extents of its samples (int64[n]), where their fields lie, and what it is held to."""
         self._keys.append(key)
         self._sizes.append(size_bytes)
         self._firsts.append(self.sample_count)
         self._digests.append(offsets.table.digest())
+        self._versions.append(version)
         self._extents.frombytes(extents.tobytes())
         self.sample_count += len(extents)
         for name, columns in offsets.fields.items():
@@ -51,11 +62,8 @@ class Catalog:
                 max_bytes=max(before.max_bytes, int(columns.size.max())),
             )
 
-    def publish(self, store: Store) -> Manifest:
-        """Write objects, blocks and the manifest, each durable before the next.
-
-        The same objects give the same bytes. Raises AlreadyExists if another manifest is there, and StoreError.
-        """
+    def seal(self) -> Sealed:
+        """What `publish` would write."""
         firsts = np.array(self._firsts, dtype=np.int64)
         cuts = np.append(firsts, self.sample_count)
         extents = np.array(self._extents, dtype=np.int64)
@@ -66,6 +74,7 @@ class Catalog:
             first_sample=firsts,
             sample_count=np.diff(cuts),
             offsets_sha256=tuple(self._digests),
+            versions=tuple(self._versions) if any(self._versions) else (),
         )
         blocks = make_blocks(extents, cuts, block_bytes)
         tables = objects_table(objects), blocks_table(blocks)
@@ -79,13 +88,21 @@ class Catalog:
             fields=fields,
             tables=TableDigests(objects=tables[0].digest(), blocks=tables[1].digest()),
         )
-        store.write(OBJECTS_KEY, encode_table(tables[0]))
+        return Sealed(manifest, *tables)
+
+    def publish(self, store: Store) -> Manifest:
+        """Write objects, blocks and the manifest, each durable before the next.
+
+        The same objects give the same bytes. Raises AlreadyExists if another manifest is there, and StoreError.
+        """
+        sealed = self.seal()
+        store.write(OBJECTS_KEY, encode_table(sealed.objects))
         crash.point("dataset-objects-written")
-        store.write(BLOCKS_KEY, encode_table(tables[1]))
+        store.write(BLOCKS_KEY, encode_table(sealed.blocks))
         crash.point("dataset-blocks-written")
-        write_once(store, MANIFEST_KEY, manifest.encode())
+        write_once(store, MANIFEST_KEY, sealed.manifest.encode())
         crash.point("dataset-manifest-written")
-        return manifest
+        return sealed.manifest
 
 
 def write_once(store: Store, key: Key, data: bytes) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from stoker.dataset.layout import BlockTable
-from stoker.dataset.objects import ObjectTable, verify_table
+from stoker.dataset.objects import ObjectTable, check_version, verify_table
 from stoker.dataset.offsets import MISSING, OffsetsTable, offsets_key
 from stoker.dataset.tables import read_table
 from stoker.errors import FormatError
@@ -20,6 +20,13 @@ from stoker.units import KIB
 _MAPPED_BYTES: Final = 64 * KIB  # what a mapped table counts for: its pages are the kernel's to reclaim, its map is not
 
 
+class Stores(NamedTuple):
+    """Where the tables of a data set are, and where its objects are; mostly the same place."""
+
+    tables: Store
+    data: Store
+
+
 class OffsetsShelf:
     """Offset tables by object index, least recently used out first. Thread-safe.
 
@@ -27,10 +34,11 @@ class OffsetsShelf:
     """
 
     def __init__(
-        self, store: Store, fields: Sequence[str], objects: ObjectTable, blocks: BlockTable, limit_bytes: int
+        self, stores: Stores, fields: Sequence[str], objects: ObjectTable, blocks: BlockTable, limit_bytes: int
     ) -> None:
         self.loaded_count = 0
-        self._store = store
+        self._store = stores.tables
+        self._data = stores.data
         self._fields = fields
         self._objects = objects
         self._blocks = blocks
@@ -41,7 +49,10 @@ class OffsetsShelf:
         self._verified: set[int] = set()
 
     def get(self, index: int) -> OffsetsTable:
-        """The offsets of an object. Raises DigestMismatch, FormatError, NotFound, StoreError."""
+        """The offsets of an object, which is what it was when it was indexed.
+
+        Raises SourceChanged if it is not; DigestMismatch, FormatError, NotFound, StoreError.
+        """
         with self._lock:
             found = self._kept.get(index)
             if found is not None:
@@ -63,25 +74,28 @@ class OffsetsShelf:
         where = f"{key} in {self._store.url}"
         table = read_table(self._store, key, int(self._objects.sample_count[index]))
         mapped = self._store.path(key) is not None
-        if not mapped or index not in self._verified:
+        version, size = self._objects.version(index), int(self._objects.size_bytes[index])
+        if not mapped or index not in self._verified or not version.checksums:
             # A file that was mapped and verified once is not hashed again: objects are immutable, and every field
-            # read by these offsets is checked against its own crc32c.
+            # read by these offsets is checked against its own crc32c, where it has one.
             verify_table(table, self._objects.offsets_sha256[index], key, self._store)
-        offsets = OffsetsTable.check(table, self._fields, int(self._objects.size_bytes[index]), where)
+        offsets = OffsetsTable.check(table, self._fields, size, where, checksums=version.checksums)
+        if version.store:
+            check_version(self._data, self._objects.keys[index], size, version.store)
         if index not in self._verified:
-            self._check_blocks(offsets, index, where)
+            check_inside_blocks(offsets, self._blocks, int(self._objects.first_sample[index]), where)
             self._verified.add(index)
         return offsets, _MAPPED_BYTES if mapped else table.nbytes
 
-    def _check_blocks(self, offsets: OffsetsTable, index: int, where: str) -> None:
-        """Raise FormatError unless each field lies in the block that its sample belongs to."""
-        first = int(self._objects.first_sample[index])
-        samples = np.arange(first, first + len(offsets))
-        block = np.searchsorted(self._blocks.first_sample, samples, side="right") - 1
-        start, stop = self._blocks.offset[block], self._blocks.offset[block] + self._blocks.length[block]
-        for name, field in offsets.fields.items():
-            outside = (field.offset != MISSING) & ((field.offset < start) | (field.offset + field.size > stop))
-            if outside.any():
-                raise FormatError(
-                    f"field {name!r} of sample {first + int(np.argmax(outside))} lies outside its block", where
-                )
+
+def check_inside_blocks(offsets: OffsetsTable, blocks: BlockTable, first: int, where: str) -> None:
+    """Raise FormatError unless each field lies in the block that its sample belongs to; `first` is the first of all."""
+    samples = np.arange(first, first + len(offsets))
+    block = np.searchsorted(blocks.first_sample, samples, side="right") - 1
+    start, stop = blocks.offset[block], blocks.offset[block] + blocks.length[block]
+    for name, field in offsets.fields.items():
+        outside = (field.offset != MISSING) & ((field.offset < start) | (field.offset + field.size > stop))
+        if outside.any():
+            raise FormatError(
+                f"field {name!r} of sample {first + int(np.argmax(outside))} lies outside its block", where
+            )

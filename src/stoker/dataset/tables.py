@@ -29,6 +29,7 @@ _ARROW: Final[dict[ColumnType, Any]] = {"int64": pa.int64(), "uint32": pa.uint32
 _MAGIC: Final = b"ARROW1\0\0"
 _METADATA_BYTES: Final = 1 << 20  # more schema and framing than any table of ours has
 _TEXT_BYTES: Final = 4096  # the longest string in a table: a path
+_WHOLE_MAX_BYTES: Final = 1 << 30  # of a table whose rows are not known beforehand
 _COMPRESSION_SLOT: Final = 3
 
 
@@ -49,6 +50,17 @@ class Text:
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
+
+    def at(self, index: int) -> str:
+        """One of the strings."""
+        return self.data[self.offsets[index] : self.offsets[index + 1]].tobytes().decode()
+
+    def find(self, wanted: bytes) -> list[int]:
+        """Where in the column a string stands, given as UTF-8. Compares lengths first: about 1 ns a row."""
+        lengths = np.diff(self.offsets)
+        rows = np.flatnonzero(lengths == len(wanted)).tolist()
+        data = self.data.tobytes() if rows else b""
+        return [row for row in rows if data.startswith(wanted, int(self.offsets[row]))]
 
     def __iter__(self) -> Iterator[str]:
         data = self.data.tobytes()
@@ -137,11 +149,11 @@ def encode_table(table: Table) -> memoryview:
     return memoryview(sink.getvalue())
 
 
-def read_table(store: Store, key: Key, row_count: int) -> Table:
+def read_table(store: Store, key: Key, row_count: int | None) -> Table:
     """The table stored under `key`: mapped where the store has a file, read whole otherwise.
 
-    Raises NotFound; FormatError unless it is one uncompressed record batch of `row_count` rows of our types. No memory
-    is taken for sizes that the object itself cannot hold.
+    Raises NotFound; FormatError unless it is one uncompressed record batch of `row_count` rows (None: any number) of
+    our types. No memory is taken for sizes that the object itself cannot hold.
     """
     where = f"{key} in {store.url}"
     size = store.stat(key).size_bytes
@@ -155,16 +167,17 @@ def read_table(store: Store, key: Key, row_count: int) -> Table:
     return decode_table(pa.py_buffer(_read_whole(store, key, size, row_count)), row_count, where)
 
 
-def _read_whole(store: Store, key: Key, size: int, row_count: int) -> bytearray:
-    limit = _METADATA_BYTES + row_count * _TEXT_BYTES * 2
+def _read_whole(store: Store, key: Key, size: int, row_count: int | None) -> bytearray:
+    limit = _WHOLE_MAX_BYTES if row_count is None else _METADATA_BYTES + row_count * _TEXT_BYTES * 2
     if size > limit:
-        raise FormatError(f"the table is {size} bytes long, {row_count} rows cannot be", f"{key} in {store.url}")
+        rows = "a table of ours" if row_count is None else f"{row_count} rows"
+        raise FormatError(f"the table is {size} bytes long, {rows} cannot be", f"{key} in {store.url}")
     buffer = bytearray(size)
     store.read_into(key, 0, buffer)
     return buffer
 
 
-def decode_table(buffer: Any, row_count: int, where: str) -> Table:
+def decode_table(buffer: Any, row_count: int | None, where: str) -> Table:
     """The table in an Arrow buffer, without a copy. Raises FormatError as `read_table` does."""
     try:
         return _decode(buffer, row_count)
@@ -172,7 +185,7 @@ def decode_table(buffer: Any, row_count: int, where: str) -> Table:
         raise FormatError(f"not a table of a data set: {error or type(error).__name__}", where) from error
 
 
-def _decode(buffer: Any, row_count: int) -> Table:
+def _decode(buffer: Any, row_count: int | None) -> Table:
     if buffer.size < len(_MAGIC) or buffer.slice(0, len(_MAGIC)).to_pybytes() != _MAGIC:
         raise ValueError("it does not begin as an Arrow file")
     # An IPC file is a stream between a magic and a footer. Reading it as a stream shows each message before Arrow
@@ -184,7 +197,7 @@ def _decode(buffer: Any, row_count: int) -> Table:
     if message.type != "record batch" or _is_compressed(bytes(message.metadata)):
         raise ValueError("it is not one uncompressed record batch")
     batch = pa.ipc.read_record_batch(message, schema)
-    if batch.num_rows != row_count:
+    if row_count is not None and batch.num_rows != row_count:
         raise ValueError(f"it has {batch.num_rows} rows, {row_count} are expected")
     batch.validate(full=True)
     return Table({name: _from_arrow(name, batch.column(i), kind) for i, (name, kind) in enumerate(types)})

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 
+from stoker.dataset.attach import IndexCache, open_described
 from stoker.dataset.describe import Dataset
-from stoker.dataset.open import open_dataset
 from stoker.dataset.order import Order
 from stoker.dataset.recipe import Shuffle, plan_recipe
 from stoker.feed.loader import Loader
 from stoker.feed.options import FeedOptions
 from stoker.ledger import Ledger
-from stoker.store.base import Store
-from stoker.store.open import open_store
 from stoker.values import Layout
 
 
@@ -35,16 +33,16 @@ def open_loader(
     options: FeedOptions,
     ledger: Ledger,
     stack: ExitStack,
+    indexes: IndexCache | None = None,
 ) -> Loader:
     """Open the data set, fix its order, and make the loader of the rank that `layout` names.
 
-    `stack` closes what is opened here: the loader, and the store unless it is the caller's own.
-    Costs O(blocks). Raises DatasetError, EmptyDataset, LayoutError, ConfigError, StoreError, IntegrityError.
+    What has no manifest is indexed into `indexes`, by one process of the node. `stack` closes what is opened here: the
+    loader, and the store unless it is the caller's own. Costs O(blocks). Raises DatasetError, EmptyDataset,
+    LayoutError, ConfigError, StoreError, IntegrityError.
     """
     description = dataset if isinstance(dataset, Dataset) else Dataset(os.fspath(dataset))
-    source = description.source
-    store = source if isinstance(source, Store) else stack.enter_context(closing(open_store(source)))
-    opened = open_dataset(store)
+    opened = open_described(description, stack, indexes)
     manifest, block_samples = opened.manifest, opened.blocks.sample_count
     recipe = plan_recipe(
         block_samples,

@@ -76,7 +76,7 @@ class BatchPlan:
         row_offsets: for each field int64[n + 1], where its samples begin and end, from its start.
         nbytes: bytes of memory.
         objects: int64[n], the object that holds each sample.
-        offsets, sizes, crc32cs: int64, int64, uint32[n, f]: what is read of it, and the checksum that it must have.
+        offsets, sizes, crc32cs: int64[n, f]: what is read of it, and the checksum that it must have; -1 if it has none.
         targets: int64[n, f], where it goes.
         key_bytes, key_offsets: the keys of the samples: UTF-8 end to end, int64[n + 1].
     """
@@ -89,7 +89,7 @@ class BatchPlan:
     objects: NDArray[np.int64]
     offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
-    crc32cs: NDArray[np.uint32]
+    crc32cs: NDArray[np.int64]
     targets: NDArray[np.int64]
     key_bytes: bytes
     key_offsets: NDArray[np.int64]

@@ -4,6 +4,7 @@
 
     <nvme>/format                                 "stoker nvme 1"
     <nvme>/checkpoint/<run>/step-...              checkpoints, when no shared tier is given
+    <nvme>/index/<hash>/                          indexes of data that came without one
     <nvme>/run/<run>/rank-00012.lock              one process a rank, held by the kernel while it lives
     <nvme>/run/<run>/rank-00012.g0003.ledger      the account of waits
 
@@ -98,6 +99,11 @@ class NodeDirectory:
     def checkpoints_root(self) -> Path:
         """Where the runs lie whose checkpoints stay on this node."""
         return self.root / "checkpoint"
+
+    @property
+    def indexes(self) -> Path:
+        """Where indexes lie that were made for this node alone."""
+        return self.root / "index"
 
     def checkpoints(self, run: str) -> Path:
         """The home of one of them."""

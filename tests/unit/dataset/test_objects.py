@@ -5,6 +5,7 @@ from stoker.dataset.layout import BlockTable
 from stoker.dataset.manifest import BLOCKS_KEY, OBJECTS_KEY, FieldSchema, Manifest, TableDigests
 from stoker.dataset.objects import (
     ObjectTable,
+    Version,
     blocks_table,
     check_blocks,
     objects_table,
@@ -12,7 +13,7 @@ from stoker.dataset.objects import (
     read_objects,
 )
 from stoker.dataset.tables import Table, Text, encode_table
-from stoker.errors import DigestMismatch, FormatError, NewerFormat
+from stoker.errors import DigestMismatch, FormatError
 from stoker.store.memory import MemoryStore
 
 HUGE = 2**63 - 1
@@ -156,10 +157,28 @@ def test_a_table_that_was_altered_is_named(key):
         read(store, key, right)
 
 
-def test_objects_that_were_indexed_in_place_need_a_newer_release():
-    columns = dict(objects_table(ObjectTable(**good_objects())).columns) | {"version": Text.of(["", "etag"])}
-    with pytest.raises(NewerFormat, match="indexed in place"):
+@pytest.mark.parametrize("version", ["files:abc", "files+crc32c:" + "0" * 63, "e" * 1025])
+def test_a_version_that_makes_no_sense_is_refused(version):
+    columns = dict(objects_table(ObjectTable(**good_objects())).columns) | {"version": Text.of(["", version])}
+    with pytest.raises(FormatError, match="a version makes no sense"):
         open_tables(Table(columns), blocks_table(BlockTable(**good_blocks())))
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("", Version(checksums=True)),
+        ("12-34", Version(checksums=False, store="12-34")),
+        ("files:" + "a" * 64, Version(checksums=False, files="a" * 64)),
+        ("files+crc32c:" + "b" * 64, Version(checksums=True, files="b" * 64)),
+    ],
+)
+def test_a_version_says_what_an_object_is_held_to(text, version):
+    assert Version.parse(text) == version
+    assert str(version) == text
+    objects = ObjectTable(**good_objects(), versions=("", text))
+    assert objects.version(0) == Version(checksums=True)
+    assert objects.version(1) == version
 
 
 def test_other_columns_than_these_are_refused():

@@ -5,7 +5,7 @@ from stoker.dataset.objects import ObjectTable
 from stoker.dataset.offsets import offsets_key
 from stoker.dataset.open import open_dataset
 from stoker.dataset.place import shard_key
-from stoker.dataset.shelf import OffsetsShelf
+from stoker.dataset.shelf import OffsetsShelf, Stores
 from stoker.dataset.tables import Table, encode_table, read_table
 from stoker.errors import FormatError
 from stoker.store.memory import MemoryStore
@@ -19,7 +19,9 @@ def opened(write_samples):
 
 
 def shelf_of(opened, limit_bytes):
-    return OffsetsShelf(opened.store, opened.manifest.field_names, opened.objects, opened.blocks, limit_bytes)
+    return OffsetsShelf(
+        Stores(opened.store, opened.store), opened.manifest.field_names, opened.objects, opened.blocks, limit_bytes
+    )
 
 
 def test_the_least_recently_used_table_goes_first(opened):
@@ -58,7 +60,7 @@ def test_a_table_that_two_threads_load_at_once_counts_once(opened):
 
     one = shelf_of(opened, 0).get(0).table.nbytes
     store = Reentrant(opened.store)
-    shelf = OffsetsShelf(store, opened.manifest.field_names, opened.objects, opened.blocks, 2 * one)
+    shelf = OffsetsShelf(Stores(store, store), opened.manifest.field_names, opened.objects, opened.blocks, 2 * one)
     shelf.get(0)
     assert shelf.loaded_count == 2
     shelf.get(1)
@@ -82,4 +84,4 @@ def test_a_field_outside_the_block_of_its_sample_is_refused(opened):
         offsets_sha256=(wrong.digest(), *opened.objects.offsets_sha256[1:]),
     )
     with pytest.raises(FormatError, match="field 'x' of sample 0 lies outside its block"):
-        OffsetsShelf(opened.store, ["x"], objects, opened.blocks, 1 << 20).get(0)
+        OffsetsShelf(Stores(opened.store, opened.store), ["x"], objects, opened.blocks, 1 << 20).get(0)

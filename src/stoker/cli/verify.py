@@ -1,0 +1,107 @@
+"""`stoker verify URL`: is a data set, or are the checkpoints of a run, what they were?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from stoker.errors import IntegrityError, NotFound
+from stoker.units import format_bytes
+
+if TYPE_CHECKING:
+    from stoker.dataset.verify import Progress as Tell
+
+RUN_NAME: Final = "run.json"
+STEP_NAME: Final = "MANIFEST.json"
+
+
+def verify(
+    url: Annotated[str, typer.Argument(help="A data set, the folder of a run, or one of its steps.")],
+    index: Annotated[str | None, typer.Option(help="An index that does not lie beside the data.")] = None,
+    *,
+    deep: Annotated[bool, typer.Option("--deep", help="Read every byte and compare every checksum.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """Verify a data set or checkpoints: manifests, tables, sizes, versions; with --deep every byte.
+
+    Goes on after a fault and lists all of them. Exit code 4 if there is any.
+    """
+    folder = Path(url)
+    with _progress() as tell:
+        if (folder / STEP_NAME).is_file() or (folder / RUN_NAME).is_file():
+            facts = _verify_checkpoints(folder, tell, deep=deep)
+        else:
+            facts = _verify_dataset(url, index, tell, deep=deep)
+    facts["deep"] = deep
+    typer.echo(json.dumps(facts) if as_json else _describe(facts))
+    if facts["faults"]:
+        raise typer.Exit(IntegrityError.exit_code)
+
+
+def _verify_dataset(url: str, index: str | None, tell: Tell, *, deep: bool) -> dict[str, Any]:
+    from stoker.dataset.select import parse_address
+    from stoker.dataset.verify import verify_dataset
+    from stoker.store.open import open_store
+
+    with ExitStack() as stack:
+        data = stack.enter_context(closing(open_store(parse_address(url).base)))
+        tables = stack.enter_context(closing(open_store(index))) if index is not None else data
+        found = verify_dataset(tables, data, deep=deep, progress=tell)
+    return {"kind": "dataset", "url": data.url} | asdict(found)
+
+
+def _verify_checkpoints(folder: Path, tell: Tell, *, deep: bool) -> dict[str, Any]:
+    from stoker.checkpoint.layout import StepId
+    from stoker.checkpoint.verify import verify_run, verify_step
+    from stoker.store.local import LocalStore
+
+    folder = folder.resolve()
+    is_step = (folder / STEP_NAME).is_file()
+    step = StepId.parse(folder.name)
+    if is_step and step is None:
+        raise NotFound(
+            f"{folder.name!r} is not the name of a committed step", str(folder.parent), "give the run's folder"
+        )
+    with closing(LocalStore(folder.parent if is_step else folder)) as home:
+        if is_step and step is not None:
+            steps = [verify_step(home, step, deep=deep, progress=tell)]
+        else:
+            steps = list(verify_run(home, deep=deep, progress=tell))
+    return {
+        "kind": "checkpoint",
+        "url": str(folder),
+        "steps": [one.name for one in steps],
+        "files": sum(one.files for one in steps),
+        "read_bytes": sum(one.read_bytes for one in steps),
+        "faults": [asdict(fault) for one in steps for fault in one.faults],
+    }
+
+
+@contextmanager
+def _progress() -> Iterator[Tell]:
+    """A progress bar on stderr, if that is a terminal; gone when the work is done."""
+    columns = TextColumn("verifying"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("verifying", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _describe(facts: dict[str, Any]) -> str:
+    what = f"{facts['objects']} objects" if facts["kind"] == "dataset" else f"{len(facts['steps'])} steps"
+    depth = (
+        f"{format_bytes(facts['read_bytes'])} read" if facts["deep"] else "sizes, versions and tables; not their bytes"
+    )
+    lines = [f"{facts['url']}: {what}, {depth}"]
+    if facts.get("unchecked_bytes"):
+        lines.append(f"{format_bytes(facts['unchecked_bytes'])} have no checksum: held to the version of their object")
+    lines += [f"FAULT  {fault['error']}: {fault['what']}\n       {fault['where']}" for fault in facts["faults"]]
+    return "\n".join([*lines, f"{len(facts['faults'])} faults" if facts["faults"] else "no fault"])
