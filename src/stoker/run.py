@@ -102,7 +102,10 @@ class Run:
 
     def _open_ledger(self) -> Ledger:
         generation = self.generation.number if self.generation else 0
-        path = self._node.ledger(self.name, self.layout.dp_rank, generation) if self.name is not None else None
+        path = None
+        if self.name is not None:
+            self._node.set_aside_ledgers(self.name, self.layout.dp_rank, generation)
+            path = self._node.ledger(self.name, self.layout.dp_rank, generation)
         identity = LedgerIdentity(
             run=self.name or "",
             rank=self.layout.dp_rank,

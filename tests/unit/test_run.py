@@ -4,6 +4,7 @@ import gc
 import inspect
 import json
 import os
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -371,3 +372,26 @@ def test_what_a_dropped_run_made_keeps_its_lock(tmp_path, data, keep):
 
 def checkpoint(run):
     return run.checkpoint(torch.nn.Linear(1, 1))
+
+
+def test_a_run_of_the_same_name_with_another_home_starts_at_once(tmp_path, data):
+    for shared in ("a", "a", "b", "a"):
+        with stoker.open(run="r", nvme=tmp_path / "n", shared=tmp_path / shared) as run:
+            next(iter(run.loader(data, global_batch_size=8)))
+            assert run.report().to_json()["steps"] == {1: 1, 2: 2, 3: 3}[run.generation.number]
+    assert run.generation.number == 3
+    assert len(list((tmp_path / "n" / "run" / "r").glob("*.1.ledger"))) == 2
+
+
+def test_a_run_whose_home_was_put_back_goes_on_from_there(tmp_path):
+    home = tmp_path / "n" / "checkpoint" / "r"
+    for _ in range(2):
+        stoker.open(run="r", nvme=tmp_path / "n").close()
+    shutil.copytree(home, tmp_path / "backup")
+    for _ in range(2):
+        stoker.open(run="r", nvme=tmp_path / "n").close()
+    shutil.rmtree(home)
+    shutil.copytree(tmp_path / "backup", home)
+    for generation in (3, 4):
+        with stoker.open(run="r", nvme=tmp_path / "n") as run:
+            assert run.generation.number == generation
