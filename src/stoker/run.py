@@ -8,14 +8,17 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Mapping
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from stoker.config import Config, load_config
 from stoker.errors import ClosedError, ConfigError, StokerError
+from stoker.io.lock import FileLock
 from stoker.ledger import Ledger, LedgerIdentity, ledger_name
 from stoker.store.local import LocalStore
 from stoker.tier.node import NodeDirectory, check_run_name, default_nvme
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from stoker.checkpoint.save import Checkpoint
     from stoker.dataset.describe import Dataset
     from stoker.dataset.recipe import Shuffle
-    from stoker.feed.loader import Loader
+    from stoker.feed.loader import Loader, Progress
     from stoker.meter.report import Report
 
 _log = logging.getLogger("stoker.run")
@@ -65,7 +68,9 @@ class Run:
         self._shared = config.tiers.shared.path
         self._stack = ExitStack()
         self._home: LocalStore | None = None
-        self._loaders: list[Loader] = []
+        self._lock: FileLock | None = None
+        self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()  # those dropped are gone, with all they held
+        self._progress: list[Progress] = []
         self.generation: Generation | None = None
         try:
             if self.name is not None:
@@ -78,7 +83,8 @@ class Run:
     def _start(self, name: str) -> None:
         from stoker.checkpoint.generation import start_generation
 
-        self._stack.callback(self._node.claim(name, self.layout.dp_rank).release)
+        self._lock = self._node.claim(name, self.layout.dp_rank)
+        self._stack.callback(self._lock.release)
         if self._shared is None and self.layout.nodes > 1:
             raise ConfigError(
                 f"run {name!r} spans {self.layout.nodes} nodes but has no shared tier",
@@ -96,7 +102,10 @@ class Run:
 
     def _open_ledger(self) -> Ledger:
         generation = self.generation.number if self.generation else 0
-        path = self._node.ledger(self.name, self.layout.dp_rank, generation) if self.name is not None else None
+        path = None
+        if self.name is not None:
+            self._node.set_aside_ledgers(self.name, self.layout.dp_rank, generation)
+            path = self._node.ledger(self.name, self.layout.dp_rank, generation)
         identity = LedgerIdentity(
             run=self.name or "",
             rank=self.layout.dp_rank,
@@ -105,9 +114,17 @@ class Run:
             host=socket.gethostname(),
         )
         ledger = Ledger.create(path, identity)
-        self._stack.push(self._leave_records)
+        if self._home is not None and self.generation is not None:
+            records = _Records(self._home, self.generation, self.layout.dp_rank, ledger, self._progress)
+            self._stack.push(records.leave)
         self._stack.callback(ledger.close)
+        self._stack.callback(_close_all, self._loaders)
         return ledger
+
+    def _keep_lock(self, user: object) -> None:
+        """Hold the run's lock as long as `user` lives, even if nobody holds the run."""
+        if self._lock is not None:
+            weakref.finalize(user, _let_go, self._lock).atexit = False
 
     def loader(
         self,
@@ -125,7 +142,8 @@ class Run:
         (default), "exact" (uniform over the epoch, costs a sort) or False (manifest order, every sample once, the
         tail padded and marked in `.valid`: evaluation). `prefetch_bytes` bounds what lies ready ahead of use (default:
         the settings'); 0 reads each when asked for. Tars and files without a manifest are indexed first, once a node.
-        Raises DatasetError, EmptyDataset, LayoutError, ConfigError, StoreError.
+        The loader is closed with the run, or freed when nobody holds it any more. Raises DatasetError, LayoutError,
+        ConfigError, StoreError.
         """
         self._check_open()
         from stoker.dataset.attach import IndexCache
@@ -142,10 +160,12 @@ class Run:
             layout=self.layout,
             options=options,
             ledger=self._ledger,
-            stack=self._stack,
             indexes=IndexCache(self._node.indexes),
         )
-        self._loaders.append(loader)
+        self._loaders.add(loader)
+        if loader.progress is not None:
+            self._progress.append(loader.progress)
+        self._keep_lock(loader)
         return loader
 
     def checkpoint(
@@ -185,6 +205,7 @@ class Run:
             options=SaveOptions(saves.deadline_s, saves.limit_s, "nvme" if self._shared is None else "shared"),
         )
         self._has_checkpoint = True
+        self._keep_lock(checkpoint)
         return self._stack.enter_context(checkpoint)
 
     def report(self, gpu_hour_price: float | None = None) -> Report:
@@ -205,23 +226,6 @@ class Run:
         """
         self.__exit__(None, None, None)
 
-    def _leave_records(self, kind: type[BaseException] | None, *_details: object) -> None:
-        """Keep the ledger in the run's home, and note the end if training is through and nothing failed."""
-        if self._home is None or self.generation is None:
-            return
-        from stoker.checkpoint.generation import end_run
-
-        name = ledger_name(self.layout.dp_rank, self.generation.number)
-        finished = self.layout.dp_rank == 0 and any(loader.finished for loader in self._loaders)
-        try:
-            self._home.write(Key(f"ledger/{name}"), self._ledger.image())
-            if kind is None and finished:
-                end_run(self._home, self.generation)
-        except StokerError as failure:
-            if kind is None:
-                raise
-            _log.warning("the ledger stays on its node: %s", failure.what)
-
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"run {self.name!r} is closed")
@@ -235,3 +239,38 @@ class Run:
         if not self._closed:
             self._closed = True
             self._stack.__exit__(kind, error, trace)
+
+
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """What a run leaves in its home when it ends. Does not hold the run: one that nobody holds is freed at once."""
+
+    home: LocalStore
+    generation: Generation
+    rank: int
+    ledger: Ledger
+    progress: Sequence[Progress]
+
+    def leave(self, kind: type[BaseException] | None, *_details: object) -> None:
+        """Keep the ledger in the run's home, and note the end if training is through and nothing failed."""
+        from stoker.checkpoint.generation import end_run
+
+        finished = self.rank == 0 and any(one.finished for one in self.progress)
+        try:
+            self.home.write(Key(f"ledger/{ledger_name(self.rank, self.generation.number)}"), self.ledger.image())
+            if kind is None and finished:
+                end_run(self.home, self.generation)
+        except StokerError as failure:
+            if kind is None:
+                raise
+            _log.warning("the ledger stays on its node: %s", failure.what)
+
+
+def _close_all(loaders: Iterable[Loader]) -> None:
+    with ExitStack() as stack:
+        for loader in list(loaders):
+            stack.callback(loader.close)
+
+
+def _let_go(_lock: FileLock) -> None:
+    """What is called when the user of a lock is gone; the lock itself goes with its last user."""

@@ -1,9 +1,13 @@
 """The user's view: stoker.open, a loader, a checkpoint, a report."""
 
+import gc
 import inspect
 import json
 import os
+import shutil
+import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -288,3 +292,106 @@ def test_large_checkpoints_pass_the_page_cache_by_and_come_back(alone, tmp_path,
     assert torch.equal(model.weight, other.weight)
     if "direct" in {choice.effective for choice in written}:  # elsewhere the temporary folder does no direct I/O
         assert reads > 0
+
+
+def held():
+    """Open descriptors, threads, and KiB of shared memory of this process."""
+    with Path("/proc/self/status").open() as status:
+        shared_kib = next(int(line.split()[1]) for line in status if line.startswith("RssShmem"))
+    return len(list(Path("/proc/self/fd").iterdir())), threading.active_count(), shared_kib
+
+
+def settles_at(most):
+    """Whether no more than `most` is held, once the threads that end by themselves had time to."""
+    deadline = time.monotonic() + 10
+    while any(now > then for now, then in zip(held(), most, strict=True)):
+        if time.monotonic() > deadline:
+            return held()
+        time.sleep(0.005)
+    return True
+
+
+def test_loaders_that_are_dropped_give_back_descriptors_threads_and_memory(tmp_path):
+    with stoker.writer(tmp_path / "data") as w:
+        for i in range(8):
+            w.write(f"s{i}", {"bin": bytes(200_000)})
+    with stoker.open(run="r", nvme=tmp_path / "n") as run:
+        before = held()
+        for _ in range(50):
+            for batch in run.loader(tmp_path / "data", global_batch_size=4, shuffle=False):
+                assert len(batch["bin"]) == 4
+            del batch
+        assert settles_at(before) is True
+
+
+def test_a_batch_outlives_its_dropped_loader(tmp_path, data):
+    with stoker.open(nvme=tmp_path / "n") as run:
+        batch = next(iter(run.loader(data, global_batch_size=8)))
+    assert [bytes(value).decode() for value in batch["txt"]] == [f"sample {int(key[1:])}" for key in batch.sample_keys]
+
+
+def test_a_training_whose_loader_was_dropped_is_still_known_to_be_through(tmp_path, data):
+    with stoker.open(run="r", nvme=tmp_path / "n") as run:
+        for batch in run.loader(data, global_batch_size=8):
+            del batch
+    assert (tmp_path / "n" / "checkpoint" / "r" / "ended.json").exists()
+
+
+def test_closing_the_run_closes_the_loaders_that_live(tmp_path, data):
+    with stoker.open(nvme=tmp_path / "n") as run:
+        loader = run.loader(data, global_batch_size=8)
+        next(iter(loader))
+    with pytest.raises(ClosedError, match="loader is closed"):
+        next(iter(loader))
+
+
+def test_a_run_that_is_dropped_gives_back_its_lock_and_its_descriptors(tmp_path, data):
+    before = held()
+    for generation in range(1, 6):
+        run = stoker.open(run="r", nvme=tmp_path / "n")
+        assert run.generation.number == generation
+        next(iter(run.loader(data, global_batch_size=8)))
+        del run
+    gc.collect()
+    assert settles_at(before) is True
+
+
+@pytest.mark.parametrize(
+    "keep", [lambda run, data: run.loader(data, global_batch_size=8), lambda run, _: checkpoint(run)]
+)
+def test_what_a_dropped_run_made_keeps_its_lock(tmp_path, data, keep):
+    kept = keep(stoker.open(run="r", nvme=tmp_path / "n"), data)
+    gc.collect()
+    with pytest.raises(RunBusy):
+        stoker.open(run="r", nvme=tmp_path / "n")
+    kept.close()
+    del kept
+    gc.collect()
+    stoker.open(run="r", nvme=tmp_path / "n").close()
+
+
+def checkpoint(run):
+    return run.checkpoint(torch.nn.Linear(1, 1))
+
+
+def test_a_run_of_the_same_name_with_another_home_starts_at_once(tmp_path, data):
+    for shared in ("a", "a", "b", "a"):
+        with stoker.open(run="r", nvme=tmp_path / "n", shared=tmp_path / shared) as run:
+            next(iter(run.loader(data, global_batch_size=8)))
+            assert run.report().to_json()["steps"] == {1: 1, 2: 2, 3: 3}[run.generation.number]
+    assert run.generation.number == 3
+    assert len(list((tmp_path / "n" / "run" / "r").glob("*.1.ledger"))) == 2
+
+
+def test_a_run_whose_home_was_put_back_goes_on_from_there(tmp_path):
+    home = tmp_path / "n" / "checkpoint" / "r"
+    for _ in range(2):
+        stoker.open(run="r", nvme=tmp_path / "n").close()
+    shutil.copytree(home, tmp_path / "backup")
+    for _ in range(2):
+        stoker.open(run="r", nvme=tmp_path / "n").close()
+    shutil.rmtree(home)
+    shutil.copytree(tmp_path / "backup", home)
+    for generation in (3, 4):
+        with stoker.open(run="r", nvme=tmp_path / "n") as run:
+            assert run.generation.number == generation

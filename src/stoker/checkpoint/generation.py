@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from stoker import crash
-from stoker.checkpoint.commit import promote
+from stoker.checkpoint.commit import check_newest, promote
 from stoker.checkpoint.inventory import Inventory, choose_step, flaw, take_inventory
 from stoker.checkpoint.layout import CHECKPOINT_FORMAT, ENDED_KEY, RUN_KEY, Home, StepId, generation_key
 from stoker.checkpoint.manifest import EndedRecord, GenerationRecord, RunRecord, decode, encode
@@ -52,15 +52,17 @@ def start_generation(
     layout: Layout,
     rendezvous: Rendezvous | None = None,
     deadline_s: float = START_DEADLINE_S,
+    newest: int | None = None,
 ) -> Generation:
     """Begin a generation of `run`, on every rank: rank 0 does it and the others hear of it.
 
     Older generations are fenced: what they left whole is finished, all else they left is removed. Raises LayoutError
     if there are several ranks and no `rendezvous`, TimedOut if rank 0 is not heard of within `deadline_s`, NewerFormat,
-    CheckpointError on every rank if rank 0 fails.
+    CheckpointError on every rank if rank 0 fails. A process that goes back, alone, says which generation it is in as
+    `newest`: Fenced if it is not.
     """
     if layout.dp_size == 1:
-        number, restore, committed = _start(home, run, layout)
+        number, restore, committed = _start(home, run, layout, newest)
         return Generation(run, number, layout, restore, committed)
     if rendezvous is None:
         raise LayoutError(
@@ -99,12 +101,15 @@ def end_run(home: Home, generation: Generation) -> None:
         crash.point("generation-run-ended")
 
 
-def _start(home: Home, run: str, layout: Layout) -> tuple[int, StepId | None, bool]:
+def _start(home: Home, run: str, layout: Layout, newest: int | None = None) -> tuple[int, StepId | None, bool]:
     """The number taken, the step to restore, and whether any step was ever committed."""
+    own = newest
     started = datetime.now(UTC).isoformat(timespec="seconds")
     _claim_run(home, run, started)
     for _ in range(_TRIES):
         before = take_inventory(home)
+        if own is not None:
+            check_newest(home, own)
         number = before.newest_generation + 1
         restore = _choose(home, before, number)
         record = GenerationRecord(
@@ -120,6 +125,7 @@ def _start(home: Home, run: str, layout: Layout) -> tuple[int, StepId | None, bo
             _log.info("generation %d of run %r was begun by another process just now", number, run)
             continue
         crash.point("generation-begun")
+        own = number if newest is not None else None
         _end_older(home, number)
         after = take_inventory(home)
         # Until our record was there, an older generation could still commit: then our record names the wrong step.

@@ -32,25 +32,28 @@ def open_loader(
     layout: Layout,
     options: FeedOptions,
     ledger: Ledger,
-    stack: ExitStack,
     indexes: IndexCache | None = None,
 ) -> Loader:
     """Open the data set, fix its order, and make the loader of the rank that `layout` names.
 
-    What has no manifest is indexed into `indexes`, by one process of the node. `stack` closes what is opened here: the
-    loader, and the store unless it is the caller's own. Costs O(blocks). Raises DatasetError, EmptyDataset,
-    LayoutError, ConfigError, StoreError, IntegrityError.
+    What has no manifest is indexed into `indexes`, by one process of the node. What is opened here is closed with the
+    loader. Costs O(blocks). Raises DatasetError, EmptyDataset, LayoutError, ConfigError, StoreError, IntegrityError.
     """
     description = dataset if isinstance(dataset, Dataset) else Dataset(os.fspath(dataset))
-    opened = open_described(description, stack, indexes)
-    manifest, block_samples = opened.manifest, opened.blocks.sample_count
-    recipe = plan_recipe(
-        block_samples,
-        manifest.block_bytes,
-        seed=wish.seed,
-        global_batch_size=wish.global_batch_size,
-        shuffle=wish.shuffle,
-    )
-    order = Order(block_samples, recipe, block_bytes=manifest.block_bytes, manifest_digest=manifest.digest)
-    loader = Loader(description, opened, order=order, layout=layout, options=options, ledger=ledger)
-    return stack.enter_context(loader)
+    opened_here = ExitStack()
+    with ExitStack() as on_error:
+        on_error.callback(opened_here.close)
+        opened = open_described(description, opened_here, indexes)
+        manifest, block_samples = opened.manifest, opened.blocks.sample_count
+        recipe = plan_recipe(
+            block_samples,
+            manifest.block_bytes,
+            seed=wish.seed,
+            global_batch_size=wish.global_batch_size,
+            shuffle=wish.shuffle,
+        )
+        order = Order(block_samples, recipe, block_bytes=manifest.block_bytes, manifest_digest=manifest.digest)
+        closes = opened_here.close
+        loader = Loader(description, opened, order=order, layout=layout, options=options, ledger=ledger, closes=closes)
+        on_error.pop_all()
+        return loader

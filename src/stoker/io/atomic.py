@@ -214,6 +214,23 @@ def rename_dir(source: Path, target: Path) -> None:
         fsync_dir(source.parent)
 
 
+def rename_file(source: Path, target: Path) -> None:
+    """Rename file `source` to `target` in the same directory, durably, never over another file.
+
+    Where the file system cannot refuse by itself, `target` is looked up first: the caller keeps others away. Raises
+    FileExistsError, FileNotFoundError.
+    """
+    try:
+        _rename_noreplace(source, target)
+    except UnsupportedError:
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
+        source.rename(target)
+    crash.durable("rename", str(target))
+    crash.point("file-renamed")
+    fsync_dir(target.parent)
+
+
 def remove_file(path: Path) -> bool:
     """Remove the file at `path`, durably; False if nothing was there. Raises IsADirectoryError and other OSErrors."""
     try:

@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,12 +54,14 @@ class Descriptors:
 
     Before each use the path is looked up (one stat, about 1 us on a local file system): a file that was replaced,
     removed or renamed since is opened anew or reported missing, never read from its old descriptor.
+    What nobody closed is closed when the table is no longer referenced.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._lock = threading.Lock()
         self._table: OrderedDict[str, OpenFile] = OrderedDict()
+        weakref.finalize(self, _close_all, self._table).atexit = False
 
     @contextmanager
     def open(self, path: str) -> Iterator[OpenFile]:
@@ -113,3 +116,9 @@ class Descriptors:
     def _close_if_done(self, descriptor: OpenFile) -> None:
         if descriptor.users == 0 and not descriptor.kept:
             descriptor.close()
+
+
+def _close_all(table: OrderedDict[str, OpenFile]) -> None:
+    """Close the files of a table that nobody uses. Takes no lock: a garbage collection may call it anywhere."""
+    while table:
+        table.popitem()[1].close()

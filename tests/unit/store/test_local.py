@@ -1,6 +1,7 @@
 """What a directory adds to the contract: files, links, descriptors, and the errors of the kernel by name."""
 
 import errno
+import gc
 import os
 import pickle
 import tempfile
@@ -543,3 +544,15 @@ def test_killed_anywhere_a_store_holds_whole_objects_or_none(tmp_path):
         work(root)
         assert {str(info.key): store.read(info.key) for info in store.list()} == expected
         store.close()
+
+
+def test_a_store_that_nobody_references_leaves_no_descriptor_open(tmp_path):
+    count = len(list(Path("/proc/self/fd").iterdir()))
+    store = LocalStore(tmp_path)
+    for name in "abc":
+        store.write(Key(name), b"bytes")
+        store.read(Key(name))
+    assert len(list(Path("/proc/self/fd").iterdir())) == count + 3
+    del store
+    gc.collect()
+    assert len(list(Path("/proc/self/fd").iterdir())) == count
