@@ -1,7 +1,6 @@
 """From a URL to batches: of tars and trees that nobody packed, the same bytes and the same order as when packed."""
 
 import os
-from contextlib import ExitStack
 
 import pytest
 
@@ -37,16 +36,14 @@ def read(places, ledger):
     """The batches of a description: [(keys, texts)]."""
 
     def read(dataset, **options):
-        with ExitStack() as stack:
-            loader = open_loader(
-                dataset,
-                OrderWish(8, 5, "window"),
-                layout=Layout(),
-                options=FeedOptions(**options),
-                ledger=ledger,
-                stack=stack,
-                indexes=IndexCache(places / "index"),
-            )
+        with open_loader(
+            dataset,
+            OrderWish(8, 5, "window"),
+            layout=Layout(),
+            options=FeedOptions(**options),
+            ledger=ledger,
+            indexes=IndexCache(places / "index"),
+        ) as loader:
             return [(list(batch.sample_keys), [bytes(text) for text in batch["txt"]]) for batch in loader]
 
     return read
