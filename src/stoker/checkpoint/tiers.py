@@ -1,0 +1,37 @@
+"""The tiers that hold a run's checkpoints, nearest first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from stoker.checkpoint.layout import Home
+from stoker.store.base import Store
+
+FAR_NAME: Final = "object"  # what the far tier is called in `wait(until=)` and `Save.reached`
+
+
+@dataclass(frozen=True, slots=True)
+class Tiers:
+    """`near`: where saves commit first, a store that renames directories. `far`: where committed steps go from there.
+
+    Each is rooted at the run's folder and can be read without the other: both hold the records of all generations.
+    """
+
+    near: Home
+    far: Store | None = None
+
+    @classmethod
+    def of(cls, place: Home | Tiers) -> Tiers:
+        """The tiers themselves, or those of a run that has one home alone."""
+        return place if isinstance(place, Tiers) else cls(place)
+
+    @property
+    def nearest_first(self) -> tuple[Store, ...]:
+        """The stores in the order in which they are read."""
+        return (self.near,) if self.far is None else (self.near, self.far)
+
+    @property
+    def farthest_first(self) -> tuple[Store, ...]:
+        """The stores in the order in which records are written: what all nodes see comes first."""
+        return self.nearest_first[::-1]
