@@ -24,6 +24,7 @@ from stoker.values import Key, Layout
 if TYPE_CHECKING:
     from stoker.checkpoint.generation import Generation
     from stoker.checkpoint.save import Checkpoint
+    from stoker.checkpoint.tiers import Tiers
     from stoker.dataset.describe import Dataset
     from stoker.dataset.recipe import Shuffle
     from stoker.feed.loader import Loader
@@ -38,34 +39,38 @@ def open(  # noqa: A001  read as stoker.open
     run: str | None = None,
     nvme: str | os.PathLike[str] | None = None,
     shared: str | os.PathLike[str] | None = None,
+    object: str | os.PathLike[str] | None = None,  # noqa: A002  the tier's name
     layout: Layout | None = None,
 ) -> Run:
     """Open a run: `with stoker.open(run="run-42") as run: ...`.
 
     `run` names the job; starting the same name again continues it. Without a name there are loaders and a report, but
     no checkpoints. `nvme` is a directory on this node (default: `$STOKER_NVME`, the job's scratch, the user's cache);
-    `shared` one that all nodes see, where checkpoints go when it is given. `layout` defaults to what torchrun or
-    Slurm say, else one rank.
+    `shared` one that all nodes see, where checkpoints go when it is given. `object` is the URL of a store far away
+    that committed steps are copied to behind training. `layout` defaults to what torchrun or Slurm say, else one rank.
 
-    Raises RunBusy if this rank of the run lives on this node already, LayoutError, ConfigError, AccessDenied,
+    Raises RunBusy if this rank of the run lives on this node already, LayoutError, ConfigError, StoreError,
     CapacityError. With several ranks every rank must call it: rank 0 makes the generation and tells the others.
     """
     layout = layout or Layout.from_environment(os.environ)
     node = NodeDirectory.open(Path(nvme) if nvme is not None else default_nvme(os.environ, os.geteuid()))
-    return Run(run, node=node, shared=Path(shared) if shared is not None else None, layout=layout)
+    far = None if object is None else os.fspath(object)
+    return Run(run, node=node, shared=None if shared is None else Path(shared), far=far, layout=layout)
 
 
 class Run:
     """One start of a training job: its loaders, its checkpoints and its ledger. Made by `stoker.open`."""
 
-    def __init__(self, name: str | None, *, node: NodeDirectory, shared: Path | None, layout: Layout) -> None:
+    def __init__(
+        self, name: str | None, *, node: NodeDirectory, shared: Path | None, far: str | None, layout: Layout
+    ) -> None:
         self.name = check_run_name(name) if name is not None else None
         self.layout = layout
         self._closed = self._has_checkpoint = False
         self._node = node
-        self._shared = shared
+        self._shared, self._far = shared, far
         self._stack = ExitStack()
-        self._home: LocalStore | None = None
+        self._tiers: Tiers | None = None
         self._loaders: list[Loader] = []
         self.generation: Generation | None = None
         try:
@@ -78,6 +83,7 @@ class Run:
 
     def _start(self, name: str) -> None:
         from stoker.checkpoint.generation import start_generation
+        from stoker.checkpoint.tiers import Tiers, open_far
 
         self._stack.callback(self._node.claim(name, self.layout.dp_rank).release)
         if self._shared is None and self.layout.nodes > 1:
@@ -85,26 +91,24 @@ class Run:
                 f"run {name!r} spans {self.layout.nodes} nodes but has no shared tier",
                 hint="pass shared= with a directory that all nodes see",
             )
-        home = self._shared / name if self._shared is not None else self._node.checkpoints(name)
-        self._home = LocalStore(home, create=True)
-        self._stack.callback(self._home.close)
+        self._tiers = Tiers(LocalStore(self._near(name), create=True), open_far(self._far, name))
+        for store in self._tiers.nearest_first:
+            self._stack.callback(store.close)
         rendezvous = None
         if self.layout.dp_size > 1:
             from stoker.torch.rendezvous import make_rendezvous
 
             rendezvous = make_rendezvous(self.layout, os.environ)
-        self.generation = start_generation(self._home, run=name, layout=self.layout, rendezvous=rendezvous)
+        self.generation = start_generation(self._tiers, run=name, layout=self.layout, rendezvous=rendezvous)
+
+    def _near(self, name: str) -> Path:
+        return self._shared / name if self._shared is not None else self._node.checkpoints(name)
 
     def _open_ledger(self) -> Ledger:
         generation = self.generation.number if self.generation else 0
         path = self._node.ledger(self.name, self.layout.dp_rank, generation) if self.name is not None else None
-        identity = LedgerIdentity(
-            run=self.name or "",
-            rank=self.layout.dp_rank,
-            world=self.layout.dp_size,
-            generation=generation,
-            host=socket.gethostname(),
-        )
+        rank, world = self.layout.dp_rank, self.layout.dp_size
+        identity = LedgerIdentity(self.name or "", rank, world, generation=generation, host=socket.gethostname())
         ledger = Ledger.create(path, identity)
         self._stack.push(self._leave_records)
         self._stack.callback(ledger.close)
@@ -149,11 +153,10 @@ class Run:
         """Save and restore the training state: model, optimizer, scheduler, RNG and position; step always.
 
         `extra` maps names to objects with `state_dict()` and `load_state_dict()`; `every` is what `save_if_due` goes
-        by, in steps. Raises ConfigError if the run has no name, or a checkpoint already; UnsupportedError without
-        PyTorch.
+        by, in steps. Raises ConfigError without a name or for a second one, UnsupportedError without PyTorch.
         """
         self._check_open()
-        if self._home is None or self.generation is None:
+        if self._tiers is None or self.generation is None:
             raise ConfigError("a run without a name has no checkpoints", hint='name it: stoker.open(run="run-42")')
         if self._has_checkpoint:
             raise ConfigError(
@@ -164,7 +167,7 @@ class Run:
         from stoker.torch.state import TorchState
 
         checkpoint = Checkpoint(
-            self._home,
+            self._tiers,
             generation=self.generation,
             state=TorchState(model, optimizer, scheduler, dict(extra or {})),
             data=data,
@@ -181,8 +184,8 @@ class Run:
         from stoker.meter.report import build_report
 
         found = [self._ledger.snapshot()]  # the report counts a ledger once, in its newest copy
-        if self.name is not None and self._home is not None:
-            found += find_snapshots(self._node.run(self.name), self._home.root / "ledger")
+        if self.name is not None:
+            found += find_snapshots(self._node.run(self.name), self._near(self.name) / "ledger")
         return build_report(found, gpu_hour_price=gpu_hour_price)
 
     def close(self) -> None:
@@ -193,17 +196,18 @@ class Run:
         self.__exit__(None, None, None)
 
     def _leave_records(self, kind: type[BaseException] | None, *_details: object) -> None:
-        """Keep the ledger in the run's home, and note the end if training is through and nothing failed."""
-        if self._home is None or self.generation is None:
+        """Keep the ledger in the run's tiers, and note the end if training is through and nothing failed."""
+        if self._tiers is None or self.generation is None:
             return
         from stoker.checkpoint.generation import end_run
 
         name = ledger_name(self.layout.dp_rank, self.generation.number)
         finished = self.layout.dp_rank == 0 and any(loader.finished for loader in self._loaders)
         try:
-            self._home.write(Key(f"ledger/{name}"), self._ledger.image())
+            for store in self._tiers.nearest_first:
+                store.write(Key(f"ledger/{name}"), self._ledger.image())
             if kind is None and finished:
-                end_run(self._home, self.generation)
+                end_run(self._tiers, self.generation)
         except StokerError as failure:
             if kind is None:
                 raise

@@ -57,9 +57,9 @@ def start_generation(
 ) -> Generation:
     """Begin a generation of `run`, on every rank: rank 0 does it and the others hear of it.
 
-    Its record is written, if absent, to every tier. Older generations are fenced: what they left whole is finished, all else they left is removed. Raises LayoutError
-    if there are several ranks and no `rendezvous`, TimedOut if rank 0 is not heard of within `deadline_s`, NewerFormat,
-    CheckpointError on every rank if rank 0 fails.
+    Its record is written, if absent, to every tier. Older generations are fenced: what they left whole is finished, all
+    else they left nearby is removed. Raises LayoutError for several ranks without a `rendezvous`, TimedOut if rank 0 is
+    not heard of within `deadline_s`, NewerFormat, CheckpointError on every rank if rank 0 fails.
     """
     tiers = Tiers.of(home)
     if layout.dp_size == 1:

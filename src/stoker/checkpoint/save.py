@@ -6,19 +6,22 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Final, Self
 
 from stoker.checkpoint.commit import Attempt, give_up
 from stoker.checkpoint.deal import deal_digest, own_entries
+from stoker.checkpoint.drain import DrainOptions
 from stoker.checkpoint.generation import Generation
 from stoker.checkpoint.layout import HEADER_SPLIT_BYTES, Home, SavePlan, StepId, plan_save
 from stoker.checkpoint.manifest import RankState
+from stoker.checkpoint.passage import Drains, DrainStats, OwnPassage, Passage, SeenPassage
 from stoker.checkpoint.publish import Save, Staged, publish
 from stoker.checkpoint.restore import restore_step
 from stoker.checkpoint.snapshot import Snapshot
 from stoker.checkpoint.state import Capture, Feed, HasStep, Share, TensorEntry, TrainingState
+from stoker.checkpoint.tiers import FAR_NAME, Tiers
 from stoker.checkpoint.writer import Background
 from stoker.errors import (
     CheckpointError,
@@ -45,17 +48,23 @@ class SaveOptions:
     `limit_s`: how long `wait`, `close` and the next save wait for a whole save, before they say that storage hangs.
     `tier`: what the home is called in `Save.reached` and `wait(until=)`.
     `header_split_bytes`: tensors of a rank go into a further file where a header would become larger.
+    `drain`: how committed steps are copied to the far tier, if there is one.
     """
 
     deadline_s: float = 600.0
     limit_s: float = 3600.0
     tier: str = "shared"
     header_split_bytes: int = HEADER_SPLIT_BYTES
+    drain: DrainOptions = field(default_factory=DrainOptions)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointStats:
-    """What a `Checkpoint` did so far, on this rank."""
+    """What a `Checkpoint` did so far, on this rank.
+
+    `restored_from`: the nearest tier that held the step; `fallback_files`: how many files another one had to serve.
+    `drains` are counted on rank 0, which does them.
+    """
 
     saves: int = 0
     committed: int = 0
@@ -66,6 +75,9 @@ class CheckpointStats:
     verified_bytes: int = 0
     last_committed_step: int | None = None
     restored_step: int | None = None
+    restored_from: str | None = None
+    fallback_files: int = 0
+    drains: DrainStats = field(default_factory=DrainStats)
 
 
 def is_due(step: int, every: int, total: int | None) -> bool:
@@ -77,13 +89,14 @@ class Checkpoint:
     """Saves and restores the training state of one rank. One training thread calls it; it is a context manager.
 
     A save stops training for the snapshot alone: every tensor is copied into a slab. A background thread writes it to
-    the home, and the step appears there when all ranks have written theirs. A save that failed is raised by the next
-    `save`, `wait` or `close`, once; Fenced is raised again and again.
+    the home, and the step appears there when all ranks have written theirs; rank 0 then drains it to the far tier, if
+    the run has one. A save or drain that failed is raised by the next `save`, `wait` or `close`, once; Fenced is raised
+    again and again.
     """
 
     def __init__(
         self,
-        home: Home,
+        home: Home | Tiers,
         *,
         generation: Generation,
         state: TrainingState,
@@ -94,7 +107,8 @@ class Checkpoint:
     ) -> None:
         if every < 1:
             raise ConfigError(f"every={every} steps", hint="give 1 or more")
-        self._home = home
+        self._tiers = Tiers.of(home)
+        self._home = self._tiers.near
         self._generation = generation
         self._rank = generation.layout.dp_rank
         self._world = generation.layout.dp_size
@@ -112,12 +126,19 @@ class Checkpoint:
         self._lock = threading.Lock()
         self._stats = CheckpointStats()
         self._closed = False
+        self._drains: Drains | None = None
+        self._outward: Passage | None = None  # of the newest step that is on its way, or was
+        if self._tiers.far is not None and self._rank == 0:
+            self._drains = Drains(self._home, self._tiers.far, generation, self._options.drain)
+            if generation.restore is not None:
+                self._outward = self._drains.resume(generation.restore)
 
     def restore(self) -> int | None:
         """Bring the state to the newest complete step; the number of batches done there, None in a fresh run.
 
-        Every byte is checked against its digest before anything live is touched. All ranks restore the step that rank
-        0 chose when the generation began, on any number of ranks. The position goes to `data`.
+        Bytes come from the nearest tier that holds them right; every one is checked against its digest before anything
+        live is touched. All ranks restore the step that rank 0 chose when the generation began, on any number of ranks.
+        The position goes to `data`.
 
         Raises CheckpointMissing if steps were committed but none can be restored, DigestMismatch, Truncated or NotFound
         naming the file, CheckpointError if the state does not fit, ConfigError if the data do not.
@@ -133,17 +154,24 @@ class Checkpoint:
                 )
             return None
         started_ns = time.perf_counter_ns()
-        done = restore_step(self._home, self._generation, self._state, self._data)
+        done = restore_step(self._tiers, self._generation, self._state, self._data)
         took_ns = time.perf_counter_ns() - started_ns
         self._ledger.add(Counter.RESTORES, 1)
         self._ledger.add(Counter.RESTORE_NS, took_ns)
         self._ledger.add(Counter.RESTORED_BYTES, done.restored_bytes)
         self._ledger.add(Counter.VERIFIED_BYTES, done.verified_bytes)
         with self._lock:
-            self._stats = replace(self._stats, restored_step=step.step, verified_bytes=done.verified_bytes)
+            self._stats = replace(
+                self._stats,
+                restored_step=step.step,
+                verified_bytes=done.verified_bytes,
+                restored_from=self._options.tier if done.store is self._home else FAR_NAME,
+                fallback_files=done.fallback_files,
+            )
         _log.info(
-            "restored step %d of generation %d: %s in %s",
-            *(step.step, step.generation, format_bytes(done.restored_bytes), format_seconds(took_ns / _NS)),
+            "restored step %d of generation %d from %s: %s in %s",
+            *(step.step, step.generation, done.store.url),
+            *(format_bytes(done.restored_bytes), format_seconds(took_ns / _NS)),
         )
         return step.step
 
@@ -170,11 +198,12 @@ class Checkpoint:
             last.wait_written()
         staged = self._stage(StepId(generation=self._generation.number, step=step))
         size_bytes = staged.plan.size_bytes
-        save = Save(step, tier=self._options.tier, limit_s=self._options.limit_s)
+        passage = self._open_passage(staged.attempt.id)
+        save = Save(step, tier=self._options.tier, limit_s=self._options.limit_s, passage=passage)
         self._last = save
         self._unsettled.append(save)
         try:
-            self._background.submit(lambda: self._finish(staged, save))
+            self._background.submit(lambda: self._finish(staged, save, passage))
         except RuntimeError as error:  # no thread can be started
             save.settle(SaveFailed(f"step {step} cannot be saved in the background: {error}"))
             raise
@@ -197,18 +226,29 @@ class Checkpoint:
         return self.save(after) if is_due(_steps_done(after), self._every, total) else None
 
     def wait(self, until: str | None = None) -> None:
-        """Wait until all saves are durable and visible in tier `until`. Raises as `Save.wait` does."""
+        """Wait until all saves are durable and visible in tier `until`. Raises as `Save.wait` does.
+
+        For the far tier: until the newest step is there. Older ones are there too, or were left out for a newer one.
+        """
+        if until == FAR_NAME and self._tiers.far is None:
+            raise ConfigError(f"this run does not save to tier {until!r}", hint=f"wait for {self._options.tier!r}")
         for save in self._unsettled:
             save.wait_settled(until)
         self._raise_failure()
+        if until == FAR_NAME:
+            self._wait_outward()
+            self._raise_failure()
 
     def stats(self) -> CheckpointStats:
         """What was done so far on this rank."""
         with self._lock:
-            return self._stats
+            return replace(self._stats, drains=self._drains.stats()) if self._drains is not None else self._stats
 
     def close(self) -> None:
-        """Wait for what is staged and let go of the memory. Idempotent. Raises a failure that nobody was told of."""
+        """Wait for what is staged and, on rank 0, on its way to the far tier; let go of the memory. Idempotent.
+
+        Raises a failure that nobody was told of.
+        """
         if self._closed:
             return
         self._closed = True
@@ -216,6 +256,12 @@ class Checkpoint:
             for save in self._unsettled:
                 save.wait_settled()
             failure = self._next_failure()
+            if self._drains is not None:
+                try:
+                    self._wait_outward()
+                except StokerError as error:
+                    failure = failure or error
+            failure = failure or self._next_failure()
             if failure is not None:
                 raise failure
         finally:
@@ -253,7 +299,22 @@ class Checkpoint:
             failure = save.take_failure()
             if failure is not None:
                 return failure
-        return None
+        failure = self._drains.take_failure() if self._drains is not None else None
+        if isinstance(failure, Fenced):
+            self._fenced = failure
+        return failure
+
+    def _open_passage(self, step: StepId) -> Passage | None:
+        """The way of a step to the far tier, if there is one."""
+        if self._tiers.far is None:
+            return None
+        return self._drains.open(step) if self._drains is not None else SeenPassage(self._home, self._tiers.far, step)
+
+    def _wait_outward(self) -> None:
+        with self._lock:
+            outward = self._outward
+        if outward is not None:
+            outward.wait(self._options.limit_s)
 
     def _stage(self, step: StepId) -> Staged:
         """Take the snapshot. If this rank cannot, rank 0 is told, so that it need not wait."""
@@ -293,10 +354,15 @@ class Checkpoint:
             self._plan = (entries, plan, deal_digest(entries, self._world))
         return self._plan[1:]
 
-    def _finish(self, staged: Staged, save: Save) -> None:
+    def _finish(self, staged: Staged, save: Save, passage: Passage | None) -> None:
         """The background thread's part."""
         error = publish(self._home, staged, save)
         try:
+            if error is None and passage is not None:
+                with self._lock:
+                    self._outward = passage
+                if self._drains is not None and isinstance(passage, OwnPassage):
+                    self._drains.begin(passage)
             with self._lock:
                 was = self._stats
                 self._stats = replace(

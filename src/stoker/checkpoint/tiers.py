@@ -7,6 +7,7 @@ from typing import Final
 
 from stoker.checkpoint.layout import Home
 from stoker.store.base import Store
+from stoker.store.open import open_store
 
 FAR_NAME: Final = "object"  # what the far tier is called in `wait(until=)` and `Save.reached`
 
@@ -35,3 +36,8 @@ class Tiers:
     def farthest_first(self) -> tuple[Store, ...]:
         """The stores in the order in which records are written: what all nodes see comes first."""
         return self.nearest_first[::-1]
+
+
+def open_far(url: str | None, run: str) -> Store | None:
+    """The far tier of a run, if there is one: the folder named after it at `url`. Raises ConfigError."""
+    return None if url is None else open_store(f"{url.rstrip('/')}/{run}")
