@@ -214,5 +214,4 @@ def test_what_later_versions_bring_is_absent_and_not_a_stub():
     with pytest.raises(AttributeError):
         stoker.mix  # noqa: B018
     assert "device" not in inspect.signature(stoker.Run.loader).parameters
-    assert "object" not in inspect.signature(stoker.open).parameters
     assert not hasattr(stoker.Dataset("x"), "on_bad")

@@ -68,13 +68,17 @@ class OwnPassage:
 
     def wait(self, limit_s: float) -> None:
         """Wait for the drain, which no longer keeps to its pace. Raises SaveFailed, Fenced, TimedOut."""
+        self.wait_settled(limit_s)
+        if self._error is not None:
+            self._told = True
+            raise self._error
+
+    def wait_settled(self, limit_s: float) -> None:
+        """Wait until the drain is over, well or not. Raises TimedOut."""
         self._hurry.set()
         if not self._over.wait(limit_s):
             waited = format_seconds(limit_s)
             raise TimedOut(f"step {self.step.step} did not reach tier {FAR_NAME!r} within {waited}", hint=_HINT)
-        if self._error is not None:
-            self._told = True
-            raise self._error
 
     def settle(self, error: StokerError | None, *, told: bool = False) -> None:
         """The drain is over. `told`: the error is not a failure that the next save should raise."""

@@ -235,8 +235,8 @@ class Checkpoint:
         for save in self._unsettled:
             save.wait_settled(until)
         self._raise_failure()
-        if until == FAR_NAME:
-            self._wait_outward()
+        if until == FAR_NAME and self._outward is not None:
+            self._outward.wait(self._options.limit_s)
             self._raise_failure()
 
     def stats(self) -> CheckpointStats:
@@ -255,13 +255,9 @@ class Checkpoint:
         try:
             for save in self._unsettled:
                 save.wait_settled()
+            if isinstance(self._outward, OwnPassage):
+                self._outward.wait_settled(self._options.limit_s)
             failure = self._next_failure()
-            if self._drains is not None:
-                try:
-                    self._wait_outward()
-                except StokerError as error:
-                    failure = failure or error
-            failure = failure or self._next_failure()
             if failure is not None:
                 raise failure
         finally:
@@ -310,12 +306,6 @@ class Checkpoint:
             return None
         return self._drains.open(step) if self._drains is not None else SeenPassage(self._home, self._tiers.far, step)
 
-    def _wait_outward(self) -> None:
-        with self._lock:
-            outward = self._outward
-        if outward is not None:
-            outward.wait(self._options.limit_s)
-
     def _stage(self, step: StepId) -> Staged:
         """Take the snapshot. If this rank cannot, rank 0 is told, so that it need not wait."""
         try:
@@ -359,8 +349,7 @@ class Checkpoint:
         error = publish(self._home, staged, save)
         try:
             if error is None and passage is not None:
-                with self._lock:
-                    self._outward = passage
+                self._outward = passage
                 if self._drains is not None and isinstance(passage, OwnPassage):
                     self._drains.begin(passage)
             with self._lock:
