@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import shutil
 import time
 
 import pytest
@@ -25,10 +26,10 @@ def described(data):
     return stoker.Dataset(data).fields("txt", "n.json").decode({"txt": "text", "n.json": "json"})
 
 
-def train(nvme, data, *, stop_after=None, shared=None, every=5, name="r"):
-    """A whole user program; returns (resumed step or None, keys per step, weights)."""
+def train(nvme, data, *, stop_after=None, shared=None, far=None, every=5):
+    """A whole user program; returns (keys per step, weights)."""
     torch.manual_seed(0)
-    with stoker.open(run=name, nvme=nvme, shared=shared) as run:
+    with stoker.open(run="r", nvme=nvme, shared=shared, object=far) as run:
         loader = run.loader(described(data), global_batch_size=8, seed=3, epochs=2)
         model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5))
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
@@ -70,6 +71,53 @@ def test_the_shared_tier_is_the_home_of_the_checkpoints_when_it_is_given(tmp_pat
     train(tmp_path / "n", data, shared=tmp_path / "s")
     assert (tmp_path / "s" / "r" / "step-00000024.g0001" / "MANIFEST.json").exists()
     assert not (tmp_path / "n" / "checkpoint").exists()
+
+
+def files(root):
+    return {
+        str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file() and "ledger" not in p.parts
+    }
+
+
+@pytest.mark.parametrize("near", ["nvme", "shared"])
+def test_with_an_object_tier_a_run_survives_the_loss_of_everything_else(tmp_path, data, near):
+    whole, weights = train(tmp_path / "a", data)
+    shared = tmp_path / "shared" if near == "shared" else None
+    far = f"file://{tmp_path}/object"
+    first, _ = train(tmp_path / "b", data, stop_after=13, shared=shared, far=far)
+    home = tmp_path / "shared" / "r" if shared else tmp_path / "b" / "checkpoint" / "r"
+    assert files(home) == files(tmp_path / "object" / "r")
+    shutil.rmtree(tmp_path / "b")
+    shutil.rmtree(tmp_path / "shared", ignore_errors=True)
+    second, resumed_weights = train(tmp_path / "b", data, shared=shared, far=far)
+    assert {**first, **second} == whole
+    assert list(second) == list(range(10, 24))
+    assert all(torch.equal(a, b) for a, b in zip(weights, resumed_weights, strict=True))
+    assert sorted(p.name for p in (tmp_path / "object" / "r" / "ledger").iterdir()) == [
+        "rank-00000.g0001.ledger",
+        "rank-00000.g0002.ledger",
+    ]
+    assert json.loads((tmp_path / "object" / "r" / "ended.json").read_text())["step"] == 24
+
+
+@pytest.mark.parametrize("near", ["nvme", "shared"])
+def test_a_save_reaches_the_tiers_of_the_run_in_turn(tmp_path, data, near):
+    shared = tmp_path / "shared" if near == "shared" else None
+    with stoker.open(run="r", nvme=tmp_path / "n", shared=shared, object=f"memory://{tmp_path.name}") as run:
+        state = run.checkpoint(torch.nn.Linear(2, 2), data=run.loader(described(data), global_batch_size=8))
+        assert state.restore() is None
+        save = state.save(after=0)
+        save.wait(until="object")
+        assert save.reached == (near, "object")
+        with pytest.raises(ConfigError, match=f"wait for '{near}' or 'object'"):
+            save.wait(until="nvme" if near == "shared" else "shared")
+        assert state.stats().drains.drained == 1
+
+
+def test_several_nodes_need_a_shared_tier_also_with_an_object_tier(tmp_path):
+    layout = stoker.Layout(dp_rank=0, dp_size=2, node=0, nodes=2)
+    with pytest.raises(ConfigError, match="spans 2 nodes but has no shared tier"):
+        stoker.open(run="r", nvme=tmp_path, object="memory://runs", layout=layout)
 
 
 def test_saves_are_named_after_the_tier_they_go_to(tmp_path, data):
