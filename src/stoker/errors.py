@@ -11,6 +11,8 @@
         AccessDenied       PermissionError exit 7
         Unavailable        ConnectionError         retryable
         TimedOut           TimeoutError            retryable
+        Throttled          ConnectionError         retryable
+        PreconditionFailed
       IntegrityError                      exit 4   bytes are not what they were
         DigestMismatch, Truncated
         FormatError        ValueError              not the format it claims to be
@@ -101,6 +103,16 @@ class TimedOut(StoreError, TimeoutError):
     """A wait reached its deadline; the text says what it waited for."""
 
     retryable = True
+
+
+class Throttled(StoreError, ConnectionError):
+    """The store asks for fewer requests; it did not do what was asked."""
+
+    retryable = True
+
+
+class PreconditionFailed(StoreError):
+    """The object is not the version it was asked to be: it changed, or is being changed."""
 
 
 class IntegrityError(StokerError):

@@ -2,16 +2,22 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from stoker.errors import Unavailable
-from stoker.store.base import Store
+from stoker.errors import Throttled, TimedOut, Unavailable
+from stoker.store.base import ObjectWriter, Store
 from stoker.store.local import LocalStore
 from stoker.store.memory import MemoryStore
+from stoker.store.object import ObjectStore
+from stoker.store.object_options import ObjectOptions
 from stoker.store.open import open_store
-from stoker.testing import Fault, FaultStore, RecordingStore, SlowStore, StoreSuite, WrappedStore
+from stoker.store.retry import RetryPolicy, RetryStore
+from stoker.testing import Fault, FaultStore, ObjectSuite, RecordingStore, SlowStore, StoreSuite, WrappedStore
+from stoker.units import MIB
+from stoker.values import Key
 
 
 class TestLocalStore(StoreSuite):
@@ -81,4 +87,64 @@ class TestWrappersAroundMemory(StoreSuite):
     @pytest.fixture
     def store(self) -> Iterator[Store]:
         with closing(WrappedStore(FaultStore(RecordingStore(SlowStore(MemoryStore(), read_s=0.0))))) as store:
+            yield store
+
+
+class TestObjectStore(StoreSuite):
+    @pytest.fixture
+    def store(self, object_server) -> Iterator[Store]:
+        self.environ = object_server.environ
+        with closing(ObjectStore(object_server.new_url(), environ=self.environ)) as store:
+            yield store
+
+    def again(self, store: Store) -> Store:
+        return ObjectStore(store.url, environ=self.environ)
+
+
+class TestObjectServer(ObjectSuite):
+    @pytest.fixture
+    def store(self, object_server, monkeypatch) -> Iterator[ObjectStore]:
+        for name, value in object_server.environ.items():
+            monkeypatch.setenv(name, value)
+        with closing(ObjectStore(object_server.new_url())) as store:
+            yield store
+
+
+class TestObjectStoreInSmallParts(TestObjectStore):
+    @pytest.fixture
+    def store(self, object_server) -> Iterator[Store]:
+        self.environ = object_server.environ
+        options = replace(ObjectOptions.from_environ(self.environ), part_bytes=8 * MIB, parts_in_flight=1)
+        with closing(RetryStore(ObjectStore(object_server.new_url(), options, environ=self.environ))) as store:
+            yield store
+
+
+class TestRetryStore(Wrapped):
+    """One operation in three fails once before it succeeds."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[Store]:
+        faults = []
+        for number in range(0, 300, 3):
+            faults += [
+                Fault("stat", Unavailable("away"), skip=number),
+                Fault("read", TimedOut("slow"), skip=number),
+                Fault("list", Unavailable("away"), skip=number),
+                Fault("delete", Unavailable("away"), skip=number),
+            ]
+        inner = FaultStore(LocalStore(tmp_path, create=True), faults)
+        with closing(RetryStore(inner, RetryPolicy(base_s=0.0, budget=1e9))) as store:
+            yield store
+
+
+class TestRetryStoreWhoseWritesAreThrottled(Wrapped):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[Store]:
+        class Throttling(FaultStore):
+            def writer(self, key: Key) -> ObjectWriter:
+                return self.inner.writer(key)
+
+        faults = [Fault("write", Throttled("less"), skip=number) for number in range(0, 300, 3)]
+        inner = Throttling(LocalStore(tmp_path, create=True), faults)
+        with closing(RetryStore(inner, RetryPolicy(base_s=0.0, budget=1e9))) as store:
             yield store

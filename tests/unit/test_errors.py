@@ -22,6 +22,8 @@ EXPECTED = {
     "AccessDenied": (PermissionError, 7, False),
     "Unavailable": (ConnectionError, 6, True),
     "TimedOut": (TimeoutError, 6, True),
+    "Throttled": (ConnectionError, 6, True),
+    "PreconditionFailed": (Exception, 6, False),
     "IntegrityError": (Exception, 4, False),
     "DigestMismatch": (Exception, 4, False),
     "Truncated": (Exception, 4, False),
@@ -92,6 +94,7 @@ def test_a_capacity_error_is_a_full_disk_to_code_that_looks_at_errno():
 
 
 def test_missing_forbidden_and_slow_are_told_apart():
-    kinds = [errors.NotFound, errors.AccessDenied, errors.TimedOut, errors.Unavailable, errors.AlreadyExists]
+    names = "NotFound AccessDenied TimedOut Unavailable AlreadyExists Throttled PreconditionFailed"
+    kinds = [getattr(errors, name) for name in names.split()]
     for kind in kinds:
         assert sum(issubclass(kind, other) for other in kinds) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from pathlib import Path
@@ -12,8 +13,11 @@ from stoker.errors import ConfigError
 from stoker.store.base import Store
 from stoker.store.local import LocalStore
 from stoker.store.memory import MemoryContents, MemoryStore
+from stoker.store.object import ObjectStore
+from stoker.store.object_options import ObjectOptions
+from stoker.store.retry import RetryPolicy, RetryStore
 
-KNOWN: Final = "a path, file:///PATH or memory://NAME"
+KNOWN: Final = "a path, file:///PATH, s3://BUCKET/PREFIX or memory://NAME"
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _memories: dict[str, MemoryContents] = {}
@@ -21,10 +25,11 @@ _memories_lock = threading.Lock()
 
 
 def open_store(url: str | Path) -> Store:
-    """The store at `url`: a path, `file:///PATH`, or `memory://NAME` (the same objects for one name in a process).
+    """The store at `url`: a path, `file:///PATH`, `s3://BUCKET/PREFIX`, or `memory://NAME` (the same objects for one
+    name in a process).
 
-    A directory need not exist: reads then raise NotFound, and the first write makes it. Raises ConfigError for any
-    other scheme, naming the known ones.
+    A directory need not exist: reads then raise NotFound, and the first write makes it. A bucket must; how it is
+    reached the usual AWS variables say. Raises ConfigError for any other scheme, naming the known ones.
     """
     if isinstance(url, Path):
         return LocalStore(url)
@@ -38,7 +43,18 @@ def open_store(url: str | Path) -> Store:
         return LocalStore(_file_path(url))
     if scheme == "memory":
         return _open_memory(url)
+    if scheme == "s3":
+        return open_object(url, ObjectOptions.from_environ(os.environ))
     raise ConfigError(f"unknown scheme {scheme!r} in the URL of a store", where=url, hint=f"give {KNOWN}")
+
+
+def open_object(url: str, options: ObjectOptions) -> RetryStore:
+    """The store at `url`, `s3://BUCKET/PREFIX`, reached as `options` say; requests are repeated as they say.
+
+    Raises ConfigError for a URL or a combination that cannot work. Nothing is asked of the server yet.
+    """
+    store = ObjectStore(url, options)
+    return RetryStore(store, RetryPolicy(attempts=options.attempts), settles=True)
 
 
 def _file_path(url: str) -> Path:

@@ -1,19 +1,21 @@
-"""Shipped test tools: the store suite (needs pytest), stores that are slow or fail, and the crash suite."""
+"""Shipped test tools: suites for stores and servers (need pytest), stores that are slow or fail, the crash suite."""
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from stoker.testing import crash
 from stoker.testing.stores import Fault, FaultStore, RecordingStore, SlowStore, StoreWrite, WrappedStore
 
 if TYPE_CHECKING:
+    from stoker.testing.object_suite import ObjectSuite
     from stoker.testing.store_suite import StoreSuite
 
 __all__ = [
     "Fault",
     "FaultStore",
+    "ObjectSuite",
     "RecordingStore",
     "SlowStore",
     "StoreSuite",
@@ -23,10 +25,13 @@ __all__ = [
 ]
 
 
+_SUITES: Final = {"ObjectSuite": "object_suite", "StoreSuite": "store_suite"}
+
+
 def __getattr__(name: str) -> Any:
-    """StoreSuite on first use, with pytest's assertions; the rest of this package works without pytest."""
-    if name != "StoreSuite":
+    """The suites on first use, with pytest's assertions; the rest of this package works without pytest."""
+    if name not in _SUITES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    parts = ("store_suite", "suite_base", "suite_trees", "suite_writes")
+    parts = ("object_suite", "store_suite", "suite_base", "suite_trees", "suite_writes")
     importlib.import_module("pytest").register_assert_rewrite(*(f"stoker.testing.{part}" for part in parts))
-    return importlib.import_module("stoker.testing.store_suite").StoreSuite
+    return getattr(importlib.import_module(f"stoker.testing.{_SUITES[name]}"), name)

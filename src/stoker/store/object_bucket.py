@@ -1,0 +1,168 @@
+"""The requests a store makes of its bucket, each made once, its failure translated.
+
+Names here are whole: they hold the store's prefix.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from stoker.errors import NotFound, PreconditionFailed, Truncated, Unavailable
+from stoker.io.buffers import ReadBuffer
+from stoker.store.object_client import ObjectClient, translating
+from stoker.units import MIB
+
+if TYPE_CHECKING:
+    from stoker.store.object_client import GetOptions, GetResult, ObjectMeta
+
+CHUNK_BYTES: Final = 4 * MIB  # 64 MiB from loopback: 22 ms of CPU in pieces of 1 to 4 MiB, 67 ms in one
+LIST_CHUNK: Final = 1000
+TOKEN: Final = "stoker-token"  # noqa: S105  the name of the metadata that says who wrote an object first
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a server says of an object: its size, its ETag without quotes, and who wrote it, if that was noted."""
+
+    size_bytes: int
+    etag: str
+    token: str | None = None
+
+
+class Bucket:
+    """Requests to one bucket. `where`: its URL with the prefix, for messages. Thread-safe."""
+
+    def __init__(self, client: ObjectClient, where: str) -> None:
+        self.client = client
+        self.where = where
+
+    def head(self, name: str, key: str) -> Stored:
+        """What is stored under `name`. Raises NotFound, AccessDenied."""
+        with translating(f"no object {key!r}", self.where):
+            result = self.client.requests().get(name, options={"head": True})
+            return _stored(result)
+
+    def put(self, name: str, key: str, data: ReadBuffer, *, token: str | None = None) -> str | None:
+        """Store `data` in one request; the ETag, or None if the server does not tell."""
+        attributes = {TOKEN: token} if token else None
+        with translating(f"cannot write {key!r}", self.where):
+            result = self.client.requests().put(name, data, attributes=attributes, use_multipart=False)
+        return _bare(result["e_tag"]) or None
+
+    def put_first(self, name: str, key: str, data: ReadBuffer, token: str) -> str | None:
+        """Store `data` if nothing is there, as the server understands it. Raises AlreadyExists."""
+        with translating(f"cannot write {key!r}", self.where):
+            result = self.client.requests().put(
+                name, data, attributes={TOKEN: token}, mode="create", use_multipart=False
+            )
+        return _bare(result["e_tag"]) or None
+
+    def delete(self, name: str, key: str) -> None:
+        """Remove an object; no error if it is not there."""
+        try:
+            with translating(f"cannot delete {key!r}", self.where):
+                self.client.requests().delete(name)
+        except NotFound:  # some servers say so, most do not
+            return
+
+    def list(self, directory: str) -> Iterator[ObjectMeta]:
+        """All objects below `directory` (empty: all of the bucket), a page of up to 1,000 at a time."""
+        doing = f"cannot list {directory!r}"
+        with translating(doing, self.where):
+            pages = iter(self.client.requests().list(directory or None, chunk_size=LIST_CHUNK))
+        while True:
+            with translating(doing, self.where):
+                page = next(pages, None)
+            if page is None:
+                return
+            yield from page
+
+    def whole(self, name: str, key: str) -> Iterator[bytes]:
+        """The bytes of an object, in pieces; as many as the server said there are, or Unavailable."""
+        result = self._get(name, key, {})
+        yield from self._body(result, key, result.meta["size"])
+
+    def part(self, name: str, key: str, start: int, stop: int, pin: Pin) -> Iterator[bytes]:
+        """Bytes [start, stop) of an object, in pieces, of the version that `pin` saw first; not empty.
+
+        Raises Truncated if the object ends earlier, PreconditionFailed if it is another version, Unavailable if the
+        answer is not what it says.
+        """
+        options: GetOptions = {"range": (start, stop)}
+        if pin.etag is not None:
+            options["if_match"] = f'"{pin.etag}"'
+        try:
+            result = self._get(name, key, options)
+        except Truncated as error:
+            raise truncated(key, self.where, stop, error) from error
+        size = result.meta["size"]
+        pin.check(_stored(result), key, self.where)
+        if stop > size:
+            raise Truncated(f"object {key!r} ends at byte {size:,}, wanted up to {stop:,}", self.where)
+        yield from self._body(result, key, stop - start)
+
+    def _get(self, name: str, key: str, options: GetOptions) -> GetResult:
+        try:
+            with translating(f"cannot read {key!r}", self.where):
+                return self.client.requests().get(name, options=options)
+        except NotFound as error:
+            raise NotFound(f"no object {key!r}", error.where, error.hint) from error
+
+    def _body(self, result: GetResult, key: str, length: int) -> Iterator[bytes]:
+        doing, got = f"cannot read {key!r}", 0
+        pieces = iter(result.stream(min_chunk_size=CHUNK_BYTES)) if length else iter(())
+        while True:
+            with translating(doing, self.where):
+                piece = next(pieces, None)
+            if piece is None:
+                break
+            got += len(piece)
+            if got > length:
+                break
+            yield piece
+        if got != length:
+            raise Unavailable(f"{doing}: {got:,} bytes came, {length:,} were announced", self.where)
+
+
+class Pin:
+    """The version of an object that one read began with; `etag` is None until the first answer."""
+
+    def __init__(self, etag: str | None = None) -> None:
+        self.etag = etag
+
+    def check(self, stored: Stored, key: str, where: str) -> None:
+        """Note the version at first; then raise PreconditionFailed if it is another (some servers do not look)."""
+        if self.etag is None:
+            self.etag = stored.etag or None
+        elif stored.etag != self.etag:
+            raise PreconditionFailed(
+                f"object {key!r} changed while it was read: version {stored.etag!r}, was {self.etag!r}", where
+            )
+
+
+def new_token() -> str:
+    """A text that nobody else has."""
+    return secrets.token_hex(16)
+
+
+def truncated(key: str, where: str, stop: int, cause: Truncated) -> Truncated:
+    """What a range that begins at or behind the end of the object means."""
+    return Truncated(f"object {key!r} ends before byte {stop:,}", cause.where or where)
+
+
+def version_of(meta: Mapping[str, object]) -> str:
+    """The version of an object in a listing: its ETag without quotes."""
+    etag = meta["e_tag"]
+    return _bare(etag if isinstance(etag, str) else None)
+
+
+def _stored(result: GetResult) -> Stored:
+    meta = result.meta
+    return Stored(meta["size"], _bare(meta["e_tag"]), dict(result.attributes).get(TOKEN))
+
+
+def _bare(etag: str | None) -> str:
+    return (etag or "").removeprefix("W/").strip('"')

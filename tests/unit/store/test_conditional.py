@@ -1,0 +1,176 @@
+"""One of several writers wins: by the server's condition where it keeps one, else by looking again."""
+
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from stoker.errors import AccessDenied, AlreadyExists, NotFound, TimedOut, Unavailable, UnsupportedError
+from stoker.store.conditional import PROBE_PREFIX, ConditionalPut
+from stoker.store.object_bucket import Stored
+
+
+class FakeBucket:
+    """A server in memory. `condition`: whether it keeps, ignores or does not know If-None-Match."""
+
+    where = "s3://fake"
+
+    def __init__(self, condition="keeps", *, keeps_tokens=True):
+        self.condition = condition
+        self.keeps_tokens = keeps_tokens
+        self.objects = {}
+        self.requests = []
+        self.fail_after = None  # an error that hides that a write was done
+        self.fail_before = None
+        self.lock = threading.Lock()
+
+    def head(self, name, key):
+        self.requests.append("head")
+        with self.lock:
+            if name not in self.objects:
+                raise NotFound(f"no object {key!r}", self.where)
+            data, token = self.objects[name]
+        return Stored(len(data), "etag", token if self.keeps_tokens else None)
+
+    def put(self, name, key, data, *, token=None):
+        self.requests.append("put")
+        with self.lock:
+            self.objects[name] = (bytes(data), token)
+        return "etag"
+
+    def put_first(self, name, key, data, token):
+        if self.condition == "unknown":
+            raise UnsupportedError("501")
+        self.requests.append("put_first")
+        probing = key.startswith(PROBE_PREFIX)
+        if not probing and self.fail_before:
+            error, self.fail_before = self.fail_before, None
+            raise error
+        with self.lock:
+            if self.condition == "keeps" and name in self.objects:
+                raise AlreadyExists(f"cannot write {key!r}", self.where)
+            self.objects[name] = (bytes(data), token)
+        if not probing and self.fail_after:
+            error, self.fail_after = self.fail_after, None
+            raise error
+        return "etag"
+
+    def delete(self, name, key):
+        with self.lock:
+            self.objects.pop(name, None)
+
+    def whole(self, name, key):
+        yield self.objects[name][0]
+
+
+def make(bucket, sleep=lambda seconds: None):
+    return ConditionalPut(bucket, "pre/", sleep=sleep)
+
+
+def test_a_server_that_keeps_the_condition_is_tried_once_and_nothing_of_it_stays():
+    bucket = FakeBucket()
+    first = make(bucket)
+    assert first.write("pre/a", "a", b"1") == "etag"
+    assert first.write("pre/b", "b", b"1") == "etag"
+    assert bucket.requests.count("put_first") == 3 + 2
+    assert set(bucket.objects) == {"pre/a", "pre/b"}
+    with pytest.raises(AlreadyExists):
+        first.write("pre/a", "a", b"2")
+    assert bucket.objects["pre/a"][0] == b"1"
+
+
+@pytest.mark.parametrize("condition", ["ignores", "unknown"])
+@pytest.mark.parametrize("keeps_tokens", [True, False])
+def test_a_server_without_the_condition_is_said_once_and_one_writer_wins(condition, keeps_tokens, caplog):
+    bucket = FakeBucket(condition, keeps_tokens=keeps_tokens)
+    waits = []
+    first = make(bucket, waits.append)
+    with caplog.at_level(logging.WARNING, "stoker.store"):
+        assert first.write("pre/a", "a", b"1") == "etag"
+        with pytest.raises(AlreadyExists):
+            first.write("pre/a", "a", b"2")
+        first.write("pre/b", "b", b"1")
+    assert len(caplog.records) == 1
+    assert "s3://fake does not keep If-None-Match" in caplog.text
+    assert waits == [0.5, 0.5]
+    assert {name: data for name, (data, _) in bucket.objects.items()} == {"pre/a": b"1", "pre/b": b"1"}
+
+
+def test_the_last_of_two_that_wrote_without_a_condition_wins_and_the_other_knows():
+    bucket = FakeBucket("ignores")
+    barrier = threading.Barrier(6, timeout=20)
+
+    def race(number):
+        first = make(bucket, lambda seconds: barrier.wait())  # all have written before any looks
+        first._proven = False
+        try:
+            first.write("pre/a", "a", str(number).encode())
+        except AlreadyExists:
+            return None
+        return number
+
+    real_head, looked = bucket.head, threading.Barrier(6, timeout=20)
+
+    def head(name, key):
+        try:
+            return real_head(name, key)
+        except NotFound:
+            looked.wait()  # all have looked before any writes
+            raise
+
+    bucket.head = head
+    with ThreadPoolExecutor(6) as pool:
+        won = [number for number in pool.map(race, range(6)) if number is not None]
+    assert len(won) == 1
+    assert bucket.objects["pre/a"][0] == str(won[0]).encode()
+
+
+@pytest.mark.parametrize("error", [TimedOut("slow"), Unavailable("cut")])
+def test_a_writer_whose_answer_was_lost_learns_that_it_was_the_first(error):
+    bucket = FakeBucket()
+    first = make(bucket)
+    bucket.fail_after = error
+    with pytest.raises(type(error)):
+        first.write("pre/a", "a", b"1")
+    assert first.write("pre/a", "a", b"1") is None
+    with pytest.raises(AlreadyExists):
+        first.write("pre/a", "a", b"1")  # a new call, and not the first any more
+
+
+def test_a_writer_whose_request_was_lost_and_came_second_is_told_so():
+    bucket = FakeBucket()
+    first, second = make(bucket), make(bucket)
+    bucket.fail_before = Unavailable("cut")
+    with pytest.raises(Unavailable):
+        first.write("pre/a", "a", b"same bytes")
+    second.write("pre/a", "a", b"same bytes")
+    with pytest.raises(AlreadyExists):
+        first.write("pre/a", "a", b"same bytes")
+
+
+def test_another_thread_with_the_same_bytes_is_another_writer():
+    bucket = FakeBucket()
+    first = make(bucket)
+    bucket.fail_after = Unavailable("cut")
+    with pytest.raises(Unavailable):
+        first.write("pre/a", "a", b"1")
+    with ThreadPoolExecutor(1) as pool, pytest.raises(AlreadyExists):
+        pool.submit(first.write, "pre/a", "a", b"1").result()
+    assert first.write("pre/a", "a", b"1") is None
+
+
+def test_a_probe_that_is_denied_is_an_error_and_tried_again():
+    bucket = FakeBucket()
+    real = bucket.put_first
+
+    def denied(name, key, data, token):
+        raise AccessDenied("no")
+
+    bucket.put_first = denied
+    first = make(bucket)
+    with pytest.raises(AccessDenied):
+        first.write("pre/a", "a", b"1")
+    bucket.put_first = real
+    assert first.write("pre/a", "a", b"1") == "etag"
+    assert set(bucket.objects) == {"pre/a"}
