@@ -1,5 +1,6 @@
 """The user's view: stoker.open, a loader, a checkpoint, a report."""
 
+import contextlib
 import inspect
 import json
 import shutil
@@ -9,6 +10,7 @@ import pytest
 
 import stoker
 from stoker.errors import ClosedError, ConfigError, EmptyDataset, Fenced, LayoutError, RunBusy
+from stoker.store.open import open_store
 
 torch = pytest.importorskip("torch")
 
@@ -79,25 +81,38 @@ def files(root):
     }
 
 
-@pytest.mark.parametrize("near", ["nvme", "shared"])
-def test_with_an_object_tier_a_run_survives_the_loss_of_everything_else(tmp_path, data, near):
+def lose_all_but_the_object_tier(tmp_path, data, shared, far):
+    """A run that stops, its directories gone, and goes on; against one that never stopped."""
     whole, weights = train(tmp_path / "a", data)
-    shared = tmp_path / "shared" if near == "shared" else None
-    far = f"file://{tmp_path}/object"
     first, _ = train(tmp_path / "b", data, stop_after=13, shared=shared, far=far)
-    home = tmp_path / "shared" / "r" if shared else tmp_path / "b" / "checkpoint" / "r"
-    assert files(home) == files(tmp_path / "object" / "r")
+    home = shared / "r" if shared else tmp_path / "b" / "checkpoint" / "r"
+    saved = files(home)
     shutil.rmtree(tmp_path / "b")
     shutil.rmtree(tmp_path / "shared", ignore_errors=True)
     second, resumed_weights = train(tmp_path / "b", data, shared=shared, far=far)
     assert {**first, **second} == whole
     assert list(second) == list(range(10, 24))
     assert all(torch.equal(a, b) for a, b in zip(weights, resumed_weights, strict=True))
-    assert sorted(p.name for p in (tmp_path / "object" / "r" / "ledger").iterdir()) == [
-        "rank-00000.g0001.ledger",
-        "rank-00000.g0002.ledger",
-    ]
-    assert json.loads((tmp_path / "object" / "r" / "ended.json").read_text())["step"] == 24
+    with contextlib.closing(open_store(f"{far}/r")) as store:
+        found = {str(info.key): store.read(info.key) for info in store.list()}
+    assert saved.items() <= found.items()
+    assert {"step-00000024.g0002/MANIFEST.json", "ended.json", "gen-0002.json"} <= found.keys()
+    assert {name for name in found if name.startswith("ledger/")} == {
+        "ledger/rank-00000.g0001.ledger",
+        "ledger/rank-00000.g0002.ledger",
+    }
+
+
+@pytest.mark.parametrize("near", ["nvme", "shared"])
+def test_with_an_object_tier_a_run_survives_the_loss_of_everything_else(tmp_path, data, near):
+    shared = tmp_path / "shared" if near == "shared" else None
+    lose_all_but_the_object_tier(tmp_path, data, shared, f"file://{tmp_path}/object")
+
+
+def test_the_same_holds_for_a_bucket(tmp_path, data, object_server, monkeypatch):
+    for name, value in object_server.environ.items():
+        monkeypatch.setenv(name, value)
+    lose_all_but_the_object_tier(tmp_path, data, None, object_server.new_url())
 
 
 @pytest.mark.parametrize("near", ["nvme", "shared"])
@@ -254,7 +269,7 @@ def test_a_closed_run_says_so(tmp_path, data):
 
 def test_an_unknown_scheme_is_refused_naming_the_known(tmp_path):
     with stoker.open(nvme=tmp_path / "n") as run, pytest.raises(ConfigError, match="s3"):
-        run.loader("s3://bucket/train", global_batch_size=8)
+        run.loader("gopher://host/train", global_batch_size=8)
 
 
 def test_what_later_versions_bring_is_absent_and_not_a_stub():
