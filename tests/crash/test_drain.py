@@ -3,15 +3,18 @@
 import shutil
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import stoker
 from stoker.checkpoint.generation import start_generation
 from stoker.checkpoint.inventory import flaw, take_far_inventory
 from stoker.checkpoint.layout import StepId
 from stoker.checkpoint.save import Checkpoint, SaveOptions
 from stoker.checkpoint.tiers import Tiers
+from stoker.errors import SaveFailed
 from stoker.ledger import Ledger, LedgerIdentity
 from stoker.store.local import LocalStore
 from stoker.testing import crash
@@ -40,10 +43,17 @@ def state(seed):
     return ArrayState(arrays, shared={"seed": seed}, private={"seed": seed}, stream=seed)
 
 
-def begin(root, training):
+class Alone:
+    """The rendezvous of a rank 0 whose peers have died."""
+
+    def broadcast(self, name, value, deadline_s):
+        return value
+
+
+def begin(root, training, world=1):
     stores = tiers(root)
-    generation = start_generation(stores, run="r", layout=Layout())
-    ledger = Ledger.create(None, LedgerIdentity("r", 0, 1, generation.number, "h"))
+    generation = start_generation(stores, run="r", layout=Layout(0, world), rendezvous=Alone())
+    ledger = Ledger.create(None, LedgerIdentity("r", 0, world, generation.number, "h"))
     options = SaveOptions(tier="nvme", header_split_bytes=1)  # a file a tensor
     return Checkpoint(stores, generation=generation, state=training, data=None, every=1, ledger=ledger, options=options)
 
@@ -141,3 +151,47 @@ def test_a_drain_that_is_killed_again_and_again_is_finished_by_the_start_that_is
     assert crash.run_killed(partial(drain_again, root), "drain-file-copied") == 0  # the receipt proves all files
     assert visible(root) == [10, 20]
     assert restore(root) == 20
+
+
+def fail_to_drain(root):
+    """Rank 0 of two finds a step nearby whose file is damaged: it leaves a note for its peer."""
+    checkpoint = begin(root, state(0), world=2)
+    with pytest.raises(SaveFailed, match="did not reach tier 'object'"):
+        checkpoint.wait("object")
+    checkpoint.close()
+
+
+@pytest.fixture
+def undrainable(tmp_path, with_step_10):
+    """Step 20 nearby, with a wrong byte, and not afar."""
+    root = shutil.copytree(with_step_10, tmp_path / "undrainable")
+    assert crash.run_killed(partial(save, root, 20), "drain-file-copied") == crash.KILLED
+    file = max((root / "nvme" / "step-00000020.g0002").glob("*.safetensors"))
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    return root
+
+
+def test_a_drain_that_fails_and_is_killed_anywhere_on_the_way_leaves_nothing_that_holds_up_a_start(
+    tmp_path, undrainable
+):
+    events = crash.trace(partial(fail_to_drain, shutil.copytree(undrainable, tmp_path / "trace")))
+    crash.assert_point_between_durables(events)
+    for spec in crash.every_pass(events):
+        root = shutil.copytree(undrainable, tmp_path / "r")
+        assert crash.run_killed(partial(fail_to_drain, root), spec) == crash.KILLED
+        assert visible(root) == [10]
+        start_generation(tiers(root), run="r", layout=Layout())
+        assert not [name for name in LocalStore(root / "nvme").list_dirs() if not StepId.parse(name)]
+        shutil.rmtree(root)
+
+
+def test_every_crash_point_of_drains_is_passed_by_these_tests(tmp_path, with_step_10, undrainable):
+    passed = {event.name for event in crash.trace(partial(save, shutil.copytree(with_step_10, tmp_path / "a"), 20))}
+    passed |= {event.name for event in crash.trace(partial(fail_to_drain, undrainable))}
+    again = partial(start_generation, tiers(undrainable), run="r", layout=Layout())
+    passed |= {event.name for event in crash.trace(again)}
+    here = {name for name in crash.points(Path(stoker.__file__).parent / "checkpoint") if "drain" in name}
+    assert len(here) > 4
+    assert here <= passed
