@@ -5,53 +5,56 @@ Nothing below takes a Run: rooms get the values and stores they need.
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from stoker.config import Config, load_config
-from stoker.errors import ClosedError, ConfigError, StokerError
+from stoker.errors import ClosedError, ConfigError
 from stoker.io.lock import FileLock
-from stoker.ledger import Ledger, LedgerIdentity, ledger_name
-from stoker.store.local import LocalStore
+from stoker.ledger import Ledger, LedgerIdentity
 from stoker.tier.node import NodeDirectory, check_run_name, default_nvme
-from stoker.values import Key, Layout
+from stoker.values import Layout
 
 if TYPE_CHECKING:
     from stoker.checkpoint.generation import Generation
     from stoker.checkpoint.save import Checkpoint
+    from stoker.checkpoint.tiers import Tiers
     from stoker.dataset.describe import Dataset
     from stoker.dataset.recipe import Shuffle
     from stoker.feed.loader import Loader, Progress
     from stoker.meter.report import Report
-
-_log = logging.getLogger("stoker.run")
 
 
 def open(  # noqa: A001  read as stoker.open
     run: str | None = None,
     nvme: str | os.PathLike[str] | None = None,
     shared: str | os.PathLike[str] | None = None,
+    object: str | os.PathLike[str] | None = None,  # noqa: A002  the tier's name
     layout: Layout | None = None,
 ) -> Run:
     """Open a run: `with stoker.open(run="run-42") as run: ...`.
 
     `run` names the job; starting the same name again continues it. Without a name there are loaders and a report, but
-    no checkpoints. `nvme` is a directory on this node, `shared` one that all nodes see, for the checkpoints: by default
-    what environment and stoker.toml say. `layout` is by default what torchrun or Slurm say, else one rank.
+    no checkpoints. `nvme` is a directory on this node, `shared` one that all nodes see, where checkpoints go when it is
+    given; `object` is the URL of a store far away that committed steps are copied to behind training: by default what
+    environment and stoker.toml say. `layout` is by default what torchrun or Slurm say, else one rank.
 
     Every rank must call it: rank 0 makes the generation and tells the others. Raises RunBusy if this rank of the run
-    lives on this node already, LayoutError, ConfigError, AccessDenied, CapacityError.
+    lives on this node already, LayoutError, ConfigError, StoreError, CapacityError.
     """
     layout = layout or Layout.from_environment(os.environ)
-    config = load_config(os.environ, Path(), {"tiers.nvme.path": nvme, "tiers.shared.path": shared}, uid=os.geteuid())
+    places = {
+        "tiers.nvme.path": nvme,
+        "tiers.shared.path": shared,
+        "tiers.object.url": None if object is None else os.fspath(object),
+    }
+    config = load_config(os.environ, Path(), places, uid=os.geteuid())
     node = NodeDirectory.open(config.tiers.nvme.path or default_nvme(os.environ, os.geteuid()))
     return Run(run, node=node, layout=layout, config=config)
 
@@ -65,9 +68,10 @@ class Run:
         self.config = config
         self._closed = self._has_checkpoint = False
         self._node = node
-        self._shared = config.tiers.shared.path
+        shared = config.tiers.shared.path
+        self._shared = shared.absolute() if shared is not None else None
         self._stack = ExitStack()
-        self._home: LocalStore | None = None
+        self._tiers: Tiers | None = None
         self._lock: FileLock | None = None
         self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()  # those dropped are gone, with all they held
         self._progress: list[Progress] = []
@@ -82,6 +86,7 @@ class Run:
 
     def _start(self, name: str) -> None:
         from stoker.checkpoint.generation import start_generation
+        from stoker.checkpoint.tiers import open_tiers
 
         self._lock = self._node.claim(name, self.layout.dp_rank)
         self._stack.callback(self._lock.release)
@@ -90,33 +95,27 @@ class Run:
                 f"run {name!r} spans {self.layout.nodes} nodes but has no shared tier",
                 hint="pass shared= with a directory that all nodes see",
             )
-        home = self._shared / name if self._shared is not None else self._node.checkpoints(name)
-        self._home = LocalStore(home, create=True, engine=self.config.checkpoint.engine)
-        self._stack.callback(self._home.close)
+        self._tiers = open_tiers(self._near(name), name, self.config)
+        self._stack.callback(self._tiers.close)
         rendezvous = None
         if self.layout.dp_size > 1:
             from stoker.torch.rendezvous import make_rendezvous
 
             rendezvous = make_rendezvous(self.layout, os.environ)
-        self.generation = start_generation(self._home, run=name, layout=self.layout, rendezvous=rendezvous)
+        self.generation = start_generation(self._tiers, run=name, layout=self.layout, rendezvous=rendezvous)
+
+    def _near(self, name: str) -> Path:
+        return self._shared / name if self._shared is not None else self._node.checkpoints(name)
 
     def _open_ledger(self) -> Ledger:
         generation = self.generation.number if self.generation else 0
-        path = None
-        if self.name is not None:
-            self._node.set_aside_ledgers(self.name, self.layout.dp_rank, generation)
-            path = self._node.ledger(self.name, self.layout.dp_rank, generation)
-        identity = LedgerIdentity(
-            run=self.name or "",
-            rank=self.layout.dp_rank,
-            world=self.layout.dp_size,
-            generation=generation,
-            host=socket.gethostname(),
-        )
-        ledger = Ledger.create(path, identity)
-        if self._home is not None and self.generation is not None:
-            records = _Records(self._home, self.generation, self.layout.dp_rank, ledger, self._progress)
-            self._stack.push(records.leave)
+        rank, world = self.layout.dp_rank, self.layout.dp_size
+        identity = LedgerIdentity(self.name or "", rank, world, generation=generation, host=socket.gethostname())
+        ledger = self._node.open_ledger(identity)
+        if self._tiers is not None and self.generation is not None:
+            from stoker.checkpoint.leave import Records
+
+            self._stack.push(Records(self._tiers, self.generation, ledger, self._progress).leave)
         self._stack.callback(ledger.close)
         self._stack.callback(_close_all, self._loaders)
         return ledger
@@ -180,11 +179,10 @@ class Run:
         """Save and restore the training state: model, optimizer, scheduler, RNG and position; step always.
 
         `extra` maps names to objects with `state_dict()` and `load_state_dict()`; `every` is what `save_if_due` goes
-        by, in steps. Raises ConfigError if the run has no name, or a checkpoint already; UnsupportedError without
-        PyTorch.
+        by, in steps. Raises ConfigError without a name or for a second one, UnsupportedError without PyTorch.
         """
         self._check_open()
-        if self._home is None or self.generation is None:
+        if self._tiers is None or self.generation is None:
             raise ConfigError("a run without a name has no checkpoints", hint='name it: stoker.open(run="run-42")')
         if self._has_checkpoint:
             raise ConfigError(
@@ -196,7 +194,7 @@ class Run:
 
         saves = self.config.checkpoint
         checkpoint = Checkpoint(
-            self._home,
+            self._tiers,
             generation=self.generation,
             state=TorchState(model, optimizer, scheduler, dict(extra or {})),
             data=data,
@@ -214,8 +212,8 @@ class Run:
         from stoker.meter.report import build_report
 
         found = [self._ledger.snapshot()]  # the report counts a ledger once, in its newest copy
-        if self.name is not None and self._home is not None:
-            found += find_snapshots(self._node.run(self.name), self._home.root / "ledger")
+        if self.name is not None:
+            found += find_snapshots(self._node.run(self.name), self._near(self.name) / "ledger")
         price = self.config.report.gpu_hour_price if gpu_hour_price is None else gpu_hour_price
         return build_report(found, gpu_hour_price=price)
 
@@ -239,31 +237,6 @@ class Run:
         if not self._closed:
             self._closed = True
             self._stack.__exit__(kind, error, trace)
-
-
-@dataclass(frozen=True, slots=True)
-class _Records:
-    """What a run leaves in its home when it ends. Does not hold the run: one that nobody holds is freed at once."""
-
-    home: LocalStore
-    generation: Generation
-    rank: int
-    ledger: Ledger
-    progress: Sequence[Progress]
-
-    def leave(self, kind: type[BaseException] | None, *_details: object) -> None:
-        """Keep the ledger in the run's home, and note the end if training is through and nothing failed."""
-        from stoker.checkpoint.generation import end_run
-
-        finished = self.rank == 0 and any(one.finished for one in self.progress)
-        try:
-            self.home.write(Key(f"ledger/{ledger_name(self.rank, self.generation.number)}"), self.ledger.image())
-            if kind is None and finished:
-                end_run(self.home, self.generation)
-        except StokerError as failure:
-            if kind is None:
-                raise
-            _log.warning("the ledger stays on its node: %s", failure.what)
 
 
 def _close_all(loaders: Iterable[Loader]) -> None:

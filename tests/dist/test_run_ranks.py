@@ -18,12 +18,12 @@ import json, os, sys
 import torch, torch.distributed as dist
 import stoker
 
-data, shared, out, stop_after, group = sys.argv[1:6]
+data, places, out, stop_after, group = sys.argv[1:6]
 rank = int(os.environ["RANK"])
 if group == "group":
     dist.init_process_group("gloo")
 torch.manual_seed(0)
-with stoker.open(run="r", nvme=f"{out}-nvme", shared=shared) as run:
+with stoker.open(run="r", nvme=f"{out}-nvme", **json.loads(places)) as run:
     loader = run.loader(stoker.Dataset(data).decode({"json": "json"}), global_batch_size=8, seed=3, epochs=2)
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
@@ -46,11 +46,11 @@ if group == "group":
 """
 
 
-def launch(tmp_path, data, ranks, out, *, stop_after=99, group="group"):
+def launch(tmp_path, data, ranks, out, *, stop_after=99, group="group", tier="shared"):
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(SCRIPT))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", str(script)]
-    command += [str(data), str(tmp_path / "shared"), str(tmp_path / out), str(stop_after), group]
+    command += [str(data), json.dumps({tier: str(tmp_path / tier)}), str(tmp_path / out), str(stop_after), group]
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -87,3 +87,15 @@ def test_two_ranks_then_one_then_two_train_as_one_rank_would(tmp_path, data, gro
         "step-00000004.g0001",
         "step-00000012.g0003",
     }
+
+
+def test_ranks_of_a_node_save_to_its_nvme_and_another_node_goes_on_from_the_object_tier(tmp_path, data):
+    first = launch(tmp_path, data, 2, "a", stop_after=5, tier="object")
+    home = tmp_path / "object" / "r" / "step-00000004.g0001"
+    assert {p.name for p in home.iterdir()} >= {"MANIFEST.json", "rank-00000.json", "rank-00001.json"}
+    nearby = tmp_path / "a-nvme" / "checkpoint" / "r" / home.name
+    assert {p.name: p.read_bytes() for p in home.iterdir()} == {p.name: p.read_bytes() for p in nearby.iterdir()}
+    second = launch(tmp_path, data, 1, "b", tier="object")  # its nvme directory is another
+    a, b = (whole_batches(results) for results in (first, second))
+    assert (sorted(a), sorted(b)) == (list(range(5)), list(range(4, 12)))
+    assert (tmp_path / "object" / "r" / "step-00000012.g0002" / "MANIFEST.json").exists()

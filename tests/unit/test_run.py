@@ -1,5 +1,6 @@
 """The user's view: stoker.open, a loader, a checkpoint, a report."""
 
+import contextlib
 import gc
 import inspect
 import json
@@ -14,6 +15,7 @@ import pytest
 import stoker
 from stoker.errors import ClosedError, ConfigError, EmptyDataset, Fenced, LayoutError, RunBusy, UnsupportedError
 from stoker.store.local import LocalStore
+from stoker.store.open import open_store
 
 torch = pytest.importorskip("torch")
 
@@ -31,10 +33,10 @@ def described(data):
     return stoker.Dataset(data).fields("txt", "n.json").decode({"txt": "text", "n.json": "json"})
 
 
-def train(nvme, data, *, stop_after=None, shared=None, every=5, name="r"):
-    """A whole user program; returns (resumed step or None, keys per step, weights)."""
+def train(nvme, data, *, stop_after=None, shared=None, far=None, every=5):
+    """A whole user program; returns (keys per step, weights)."""
     torch.manual_seed(0)
-    with stoker.open(run=name, nvme=nvme, shared=shared) as run:
+    with stoker.open(run="r", nvme=nvme, shared=shared, object=far) as run:
         loader = run.loader(described(data), global_batch_size=8, seed=3, epochs=2)
         model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5))
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
@@ -76,6 +78,66 @@ def test_the_shared_tier_is_the_home_of_the_checkpoints_when_it_is_given(tmp_pat
     train(tmp_path / "n", data, shared=tmp_path / "s")
     assert (tmp_path / "s" / "r" / "step-00000024.g0001" / "MANIFEST.json").exists()
     assert not (tmp_path / "n" / "checkpoint").exists()
+
+
+def files(root):
+    return {
+        str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file() and "ledger" not in p.parts
+    }
+
+
+def lose_all_but_the_object_tier(tmp_path, data, shared, far):
+    """A run that stops, its directories gone, and goes on; against one that never stopped."""
+    whole, weights = train(tmp_path / "a", data)
+    first, _ = train(tmp_path / "b", data, stop_after=13, shared=shared, far=far)
+    home = shared / "r" if shared else tmp_path / "b" / "checkpoint" / "r"
+    saved = files(home)
+    shutil.rmtree(tmp_path / "b")
+    shutil.rmtree(tmp_path / "shared", ignore_errors=True)
+    second, resumed_weights = train(tmp_path / "b", data, shared=shared, far=far)
+    assert {**first, **second} == whole
+    assert list(second) == list(range(10, 24))
+    assert all(torch.equal(a, b) for a, b in zip(weights, resumed_weights, strict=True))
+    with contextlib.closing(open_store(f"{far}/r")) as store:
+        found = {str(info.key): store.read(info.key) for info in store.list()}
+    assert saved.items() <= found.items()
+    assert {"step-00000024.g0002/MANIFEST.json", "ended.json", "gen-0002.json"} <= found.keys()
+    assert {name for name in found if name.startswith("ledger/")} == {
+        "ledger/rank-00000.g0001.ledger",
+        "ledger/rank-00000.g0002.ledger",
+    }
+
+
+@pytest.mark.parametrize("near", ["nvme", "shared"])
+def test_with_an_object_tier_a_run_survives_the_loss_of_everything_else(tmp_path, data, near):
+    shared = tmp_path / "shared" if near == "shared" else None
+    lose_all_but_the_object_tier(tmp_path, data, shared, f"file://{tmp_path}/object")
+
+
+def test_the_same_holds_for_a_bucket(tmp_path, data, object_server, monkeypatch):
+    for name, value in object_server.environ.items():
+        monkeypatch.setenv(name, value)
+    lose_all_but_the_object_tier(tmp_path, data, None, object_server.new_url())
+
+
+@pytest.mark.parametrize("near", ["nvme", "shared"])
+def test_a_save_reaches_the_tiers_of_the_run_in_turn(tmp_path, data, near):
+    shared = tmp_path / "shared" if near == "shared" else None
+    with stoker.open(run="r", nvme=tmp_path / "n", shared=shared, object=f"memory://{tmp_path.name}") as run:
+        state = run.checkpoint(torch.nn.Linear(2, 2), data=run.loader(described(data), global_batch_size=8))
+        assert state.restore() is None
+        save = state.save(after=0)
+        save.wait(until="object")
+        assert save.reached == (near, "object")
+        with pytest.raises(ConfigError, match=f"wait for '{near}' or 'object'"):
+            save.wait(until="nvme" if near == "shared" else "shared")
+        assert state.stats().drains.drained == 1
+
+
+def test_several_nodes_need_a_shared_tier_also_with_an_object_tier(tmp_path):
+    layout = stoker.Layout(dp_rank=0, dp_size=2, node=0, nodes=2)
+    with pytest.raises(ConfigError, match="spans 2 nodes but has no shared tier"):
+        stoker.open(run="r", nvme=tmp_path, object="memory://runs", layout=layout)
 
 
 def test_saves_are_named_after_the_tier_they_go_to(tmp_path, data):
@@ -220,7 +282,6 @@ def test_what_later_versions_bring_is_absent_and_not_a_stub():
     with pytest.raises(AttributeError):
         stoker.mix  # noqa: B018
     assert "device" not in inspect.signature(stoker.Run.loader).parameters
-    assert "object" not in inspect.signature(stoker.open).parameters
     assert not hasattr(stoker.Dataset("x"), "on_bad")
 
 
@@ -251,7 +312,7 @@ def test_what_is_not_given_comes_from_the_settings(alone, tmp_path, data, monkey
     with stoker.open(run="r") as run:
         assert (alone / "n/format").exists()
         assert (tmp_path / "s2/r/run.json").exists()
-        assert run._home.stats().requested == "buffered"
+        assert run._tiers.near.stats().requested == "buffered"
         assert run.loader(described(data), global_batch_size=8).stats().budget_bytes == 1024 * 1024
         assert run.loader(described(data), global_batch_size=8, prefetch_bytes=4096).stats().budget_bytes == 4096
         assert run.report().to_json()["gpu_hour_price"] == 2.5
@@ -284,11 +345,11 @@ def test_large_checkpoints_pass_the_page_cache_by_and_come_back(alone, tmp_path,
     torch.manual_seed(1)
     with stoker.open(run="r", nvme=tmp_path / "n") as run:
         run.checkpoint(model, data=run.loader(described(data), global_batch_size=8)).save(after=0).wait()
-        written = run._home.stats().choices
+        written = run._tiers.near.stats().choices
     other = torch.nn.Linear(1300, 1300)
     with stoker.open(run="r", nvme=tmp_path / "n") as run:
         assert run.checkpoint(other, data=run.loader(described(data), global_batch_size=8)).restore() == 1
-        reads = run._home.stats().direct_reads
+        reads = run._tiers.near.stats().direct_reads
     assert torch.equal(model.weight, other.weight)
     if "direct" in {choice.effective for choice in written}:  # elsewhere the temporary folder does no direct I/O
         assert reads > 0

@@ -37,6 +37,7 @@ from stoker.checkpoint.manifest import (
 )
 from stoker.checkpoint.state import Json
 from stoker.errors import Fenced, NotFound, SaveFailed, StokerError, TimedOut
+from stoker.store.base import Store
 from stoker.units import format_seconds
 from stoker.values import Key
 
@@ -85,7 +86,7 @@ class Patience:
         return True
 
 
-def check_newest(home: Home, generation: int) -> None:
+def check_newest(home: Store, generation: int) -> None:
     """Raise Fenced if a newer generation of the run has begun."""
     newest = max((parse_generation(info.key) or 0 for info in home.list("gen-")), default=0)
     if newest > generation:
@@ -194,6 +195,26 @@ def remove_partial(home: Home, attempt: Attempt) -> None:
         crash.point("commit-partial-removed")
     except StokerError as error:
         _log.warning("could not remove step %d; the next start will: %s", attempt.id.step, error.what)
+
+
+def note_undrained(home: Home, step: StepId, reason: str) -> None:
+    """Rank 0: tell ranks that ask why a committed step does not come to the far tier. Never raises."""
+    try:
+        home.write(Key(f"{step.undrained}/{receipt_name(0)}"), encode(Note(CHECKPOINT_FORMAT, 0, reason)))
+        crash.point("commit-drain-note-written")
+    except StokerError as error:
+        _log.warning("could not tell the other ranks about step %d: %s", step.step, error.what)
+
+
+def read_undrained(home: Home, step: StepId) -> str | None:
+    """Why rank 0 says that the step does not come to the far tier, or None."""
+    if step.undrained not in home.list_dirs():
+        return None
+    key = Key(f"{step.undrained}/{receipt_name(0)}")
+    try:
+        return decode(home.read(key), Note, f"{home.url}/{key}").reason
+    except NotFound:
+        return None
 
 
 def _leave_note(home: Home, attempt: Attempt, reason: str) -> bool:

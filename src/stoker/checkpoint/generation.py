@@ -10,18 +10,21 @@ from typing import Final
 
 from stoker import crash
 from stoker.checkpoint.commit import check_newest, promote
-from stoker.checkpoint.inventory import Inventory, choose_step, flaw, take_inventory
+from stoker.checkpoint.inventory import Inventory, choose_step, flaw, look_everywhere, take_inventory
 from stoker.checkpoint.layout import CHECKPOINT_FORMAT, ENDED_KEY, RUN_KEY, Home, StepId, generation_key
 from stoker.checkpoint.manifest import EndedRecord, GenerationRecord, RunRecord, decode, encode
 from stoker.checkpoint.state import Json, Rendezvous
+from stoker.checkpoint.tiers import Tiers
 from stoker.errors import (
     AlreadyExists,
     CheckpointError,
     ConfigError,
+    Fenced,
     LayoutError,
     NotFound,
     StokerError,
 )
+from stoker.store.base import Store
 from stoker.values import Layout
 
 START_DEADLINE_S: Final = 600.0
@@ -46,7 +49,7 @@ class Generation:
 
 
 def start_generation(
-    home: Home,
+    home: Home | Tiers,
     *,
     run: str,
     layout: Layout,
@@ -56,13 +59,14 @@ def start_generation(
 ) -> Generation:
     """Begin a generation of `run`, on every rank: rank 0 does it and the others hear of it.
 
-    Older generations are fenced: what they left whole is finished, all else they left is removed. Raises LayoutError
-    if there are several ranks and no `rendezvous`, TimedOut if rank 0 is not heard of within `deadline_s`, NewerFormat,
-    CheckpointError on every rank if rank 0 fails. A process that goes back, alone, says which generation it is in as
-    `newest`: Fenced if it is not.
+    Its record is written, if absent, to every tier. Older generations are fenced: what they left whole is finished, all
+    else they left nearby is removed. Raises LayoutError for several ranks without a `rendezvous`, TimedOut if rank 0 is
+    not heard of within `deadline_s`, NewerFormat, CheckpointError on every rank if rank 0 fails. A process that goes
+    back, alone, says which generation it is in as `newest`: Fenced if any tier knows a newer one.
     """
+    tiers = Tiers.of(home)
     if layout.dp_size == 1:
-        number, restore, committed = _start(home, run, layout, newest)
+        number, restore, committed = _start(tiers, run, layout, newest)
         return Generation(run, number, layout, restore, committed)
     if rendezvous is None:
         raise LayoutError(
@@ -73,7 +77,7 @@ def start_generation(
     told: Json = None
     if layout.dp_rank == 0:
         try:
-            number, restore, committed = _start(home, run, layout)
+            number, restore, committed = _start(tiers, run, layout)
         except StokerError as error:
             rendezvous.broadcast(_TOPIC, {"error": str(error)}, deadline_s)
             raise
@@ -84,34 +88,39 @@ def start_generation(
         }
     heard = rendezvous.broadcast(_TOPIC, told, deadline_s)
     if "error" in heard:
-        raise CheckpointError(f"rank 0 could not start the run: {heard['error']}", home.url)
+        raise CheckpointError(f"rank 0 could not start the run: {heard['error']}", tiers.near.url)
     restore = None if heard["restore"] is None else StepId(*heard["restore"])
     return Generation(run, heard["number"], layout, restore, heard["committed"])
 
 
-def end_run(home: Home, generation: Generation) -> None:
+def end_run(home: Home | Tiers, generation: Generation) -> None:
     """Note that training is through its data: `ended.json`, kept from the first generation that came so far.
 
     It names the last step there is, so that a run whose steps are lost later is not taken for one that never saved.
     """
-    steps = take_inventory(home).steps
+    tiers = Tiers.of(home)
+    steps = look_everywhere(tiers).steps
     record = EndedRecord(CHECKPOINT_FORMAT, generation.number, steps[-1].step if steps else None)
-    with suppress(AlreadyExists):
-        home.write(ENDED_KEY, encode(record), if_absent=True)
-        crash.point("generation-run-ended")
+    for store in tiers.farthest_first:
+        with suppress(AlreadyExists):
+            store.write(ENDED_KEY, encode(record), if_absent=True)
+            crash.point("generation-run-ended")
 
 
-def _start(home: Home, run: str, layout: Layout, newest: int | None = None) -> tuple[int, StepId | None, bool]:
+def _start(tiers: Tiers, run: str, layout: Layout, newest: int | None = None) -> tuple[int, StepId | None, bool]:
     """The number taken, the step to restore, and whether any step was ever committed."""
     own = newest
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    _claim_run(home, run, started)
+    for store in tiers.farthest_first:
+        _claim_run(store, run, started)
+    number = 0
     for _ in range(_TRIES):
-        before = take_inventory(home)
+        before = look_everywhere(tiers)
         if own is not None:
-            check_newest(home, own)
-        number = before.newest_generation + 1
-        restore = _choose(home, before, number)
+            for store in tiers.farthest_first:
+                check_newest(store, own)
+        number = max(number, before.newest_generation) + 1
+        restore = _choose(tiers, before, number)
         record = GenerationRecord(
             format=CHECKPOINT_FORMAT,
             world=layout.dp_size,
@@ -120,26 +129,31 @@ def _start(home: Home, run: str, layout: Layout, newest: int | None = None) -> t
             started=started,
         )
         try:
-            home.write(generation_key(number), encode(record), if_absent=True)
+            for store in tiers.farthest_first:
+                store.write(generation_key(number), encode(record), if_absent=True)
+                crash.point("generation-begun")
         except AlreadyExists:
+            if own is not None:  # also where a listing does not show it yet
+                raise Fenced(
+                    f"generation {own} is over: generation {number} of the run has begun", tiers.near.url
+                ) from None
             _log.info("generation %d of run %r was begun by another process just now", number, run)
             continue
-        crash.point("generation-begun")
         own = number if newest is not None else None
-        _end_older(home, number)
-        after = take_inventory(home)
+        _end_older(tiers.near, number)
+        after = look_everywhere(tiers)
         # Until our record was there, an older generation could still commit: then our record names the wrong step.
-        if _choose(home, after, number) == restore:
+        if _choose(tiers, after, number) == restore:
             return number, restore, before.committed
         _log.info("a step of run %r was committed while generation %d began: beginning again", run, number)
     raise CheckpointError(
         f"no generation could be begun in {_TRIES} tries",
-        home.url,
+        tiers.near.url,
         hint="other processes start the same run over and over",
     )
 
 
-def _claim_run(home: Home, run: str, started: str) -> None:
+def _claim_run(home: Store, run: str, started: str) -> None:
     record = RunRecord(format=CHECKPOINT_FORMAT, name=run, started=started)
     try:
         home.write(RUN_KEY, encode(record), if_absent=True)
@@ -152,22 +166,25 @@ def _claim_run(home: Home, run: str, started: str) -> None:
         crash.point("generation-run-named")
 
 
-def _choose(home: Home, inventory: Inventory, number: int) -> StepId | None:
-    """The step that generation `number` goes on from; whole ones that only lack their final name will have it."""
-    partials = set(inventory.partials)
+def _choose(tiers: Tiers, inventory: Inventory, number: int) -> StepId | None:
+    """The step that generation `number` goes on from: whole in any tier, or whole but for its final name."""
+    partials, steps = set(inventory.partials), set(inventory.steps)
 
     def is_whole(step: StepId) -> bool:
-        if step in partials and not flaw(home, step.partial, step):
+        if step in partials and not flaw(tiers.near, step.partial, step):
             return True
-        if step not in inventory.steps:
-            return False
-        problem = flaw(home, step.name, step)
-        if problem:
+        problem = ""
+        for store in tiers.nearest_first:
+            found = flaw(store, step.name, step)
+            if not found:
+                return True
+            problem = problem or found
+        if step in steps:
             _log.warning("step %s cannot be restored and is passed over: %s", step.name, problem)
-        return not problem
+        return False
 
-    older = (step for step in (*inventory.steps, *inventory.partials) if step.generation < number)
-    return choose_step(older, is_whole)
+    found = (*inventory.steps, *inventory.partials, *inventory.unfinished)
+    return choose_step((step for step in found if step.generation < number), is_whole)
 
 
 def _end_older(home: Home, number: int) -> None:
@@ -180,6 +197,10 @@ def _end_older(home: Home, number: int) -> None:
         if step.generation < number:
             home.delete_tree(step.aborted)
             crash.point("generation-note-removed")
+    for step in found.undrained:
+        if step.generation < number:
+            home.delete_tree(step.undrained)
+            crash.point("generation-drain-note-removed")
     home.sweep()
 
 

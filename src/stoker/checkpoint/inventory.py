@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stoker.checkpoint.layout import ENDED_KEY, MANIFEST_NAME, Home, StepId, parse_generation
 from stoker.checkpoint.manifest import EndedRecord, GenerationRecord, Manifest, decode, decode_manifest
+from stoker.checkpoint.tiers import Tiers
 from stoker.errors import FormatError, IntegrityError, NewerFormat, NotFound
+from stoker.store.base import Store
 from stoker.values import Key
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """Names found in a home. `steps` have their final name, `partials` have not, `aborted` were given up."""
+    """Names found in a home. `steps` have their final name, `partials` have not, `aborted` were given up.
+
+    `undrained` have a note that they did not reach the far tier. `unfinished` are, in a far tier, steps whose manifest
+    was not seen.
+    """
 
     generations: Mapping[int, GenerationRecord]
     steps: tuple[StepId, ...]
     partials: tuple[StepId, ...]
     aborted: tuple[StepId, ...]
     ended_step: int | None
+    undrained: tuple[StepId, ...] = ()
+    unfinished: tuple[StepId, ...] = ()
 
     @property
     def newest_generation(self) -> int:
         """The highest generation that began, or of which anything is left; 0 for none."""
-        found = (*self.steps, *self.partials, *self.aborted)
+        found = (*self.steps, *self.partials, *self.aborted, *self.unfinished)
         return max([*self.generations, *(step.generation for step in found)], default=0)
 
     @property
@@ -36,25 +44,57 @@ class Inventory:
 
 def take_inventory(home: Home) -> Inventory:
     """Look at the names in `home` and the records of its generations. Raises NewerFormat, FormatError."""
-    generations = {}
-    for info in home.list("gen-"):
-        number = parse_generation(info.key)
-        if number is not None:
-            generations[number] = decode(home.read(info.key), GenerationRecord, f"{home.url}/{info.key}")
-    found: dict[str, list[StepId]] = {"": [], "partial": [], "aborted": []}
+    found: dict[str, list[StepId]] = {"": [], "partial": [], "aborted": [], "undrained": []}
     for name in home.list_dirs():
         base, _, kind = name.rpartition(".")
-        if kind not in ("partial", "aborted"):
+        if kind not in found or not base:
             base, kind = name, ""
         step = StepId.parse(base)
         if step is not None:
             found[kind].append(step)
     return Inventory(
-        generations,
+        _generations(home),
         tuple(sorted(found[""])),
         tuple(sorted(found["partial"])),
         tuple(sorted(found["aborted"])),
         _ended_step(home),
+        tuple(sorted(found["undrained"])),
+    )
+
+
+def take_far_inventory(store: Store) -> Inventory:
+    """The same of a far tier, where a step has one name from its first file on.
+
+    The listing only names candidates: whether one is whole, `flaw` says. Cost: a listing of all files of all steps.
+    """
+    seen: dict[StepId, bool] = {}
+    for info in store.list("step-"):
+        name, _, file = info.key.partition("/")
+        step = StepId.parse(name)
+        if step is not None:
+            seen[step] = seen.get(step, False) or file == MANIFEST_NAME
+    return Inventory(
+        _generations(store),
+        tuple(sorted(step for step, committed in seen.items() if committed)),
+        (),
+        (),
+        _ended_step(store),
+        unfinished=tuple(sorted(step for step, committed in seen.items() if not committed)),
+    )
+
+
+def look_everywhere(tiers: Tiers) -> Inventory:
+    """What all tiers hold together; `partials`, `aborted` and `undrained` are those of the near one."""
+    near = take_inventory(tiers.near)
+    if tiers.far is None:
+        return near
+    far = take_far_inventory(tiers.far)
+    return replace(
+        near,
+        generations={**far.generations, **near.generations},
+        steps=tuple(sorted({*near.steps, *far.steps})),
+        ended_step=far.ended_step if near.ended_step is None else near.ended_step,
+        unfinished=far.unfinished,
     )
 
 
@@ -66,7 +106,7 @@ def choose_step(steps: Iterable[StepId], is_whole: Callable[[StepId], bool]) -> 
     return next((step for step in sorted(set(steps), reverse=True) if is_whole(step)), None)
 
 
-def flaw(home: Home, directory: str, step: StepId) -> str:
+def flaw(home: Store, directory: str, step: StepId) -> str:
     """Why `directory` does not hold all of `step`, in words; empty if it does: manifest, every file, its size.
 
     Digests are checked when the step is read. Raises NewerFormat for a manifest of a later format.
@@ -89,11 +129,15 @@ def flaw(home: Home, directory: str, step: StepId) -> str:
     return ""
 
 
-def read_manifest(home: Home, directory: str, step: StepId) -> Manifest:
+def read_manifest(home: Store, directory: str, step: StepId) -> Manifest:
     """The manifest in `directory`. Raises NotFound, NewerFormat, DigestMismatch; FormatError if it is not of `step`."""
     key = Key(f"{directory}/{MANIFEST_NAME}")
-    where = f"{home.url}/{key}"
-    manifest = decode_manifest(home.read(key), where)
+    return check_manifest(home.read(key), step, f"{home.url}/{key}")
+
+
+def check_manifest(data: bytes, step: StepId, where: str) -> Manifest:
+    """The manifest of `step` from its text. Raises NewerFormat, DigestMismatch, FormatError."""
+    manifest = decode_manifest(data, where)
     if manifest.id != step:
         raise FormatError(f"the manifest is of step {manifest.step}, generation {manifest.generation}", where)
     if manifest.ranks != tuple(range(manifest.world)):
@@ -101,7 +145,16 @@ def read_manifest(home: Home, directory: str, step: StepId) -> Manifest:
     return manifest
 
 
-def _ended_step(home: Home) -> int | None:
+def _generations(home: Store) -> dict[int, GenerationRecord]:
+    generations = {}
+    for info in home.list("gen-"):
+        number = parse_generation(info.key)
+        if number is not None:
+            generations[number] = decode(home.read(info.key), GenerationRecord, f"{home.url}/{info.key}")
+    return generations
+
+
+def _ended_step(home: Store) -> int | None:
     for info in home.list(ENDED_KEY):
         if info.key == ENDED_KEY:
             return decode(home.read(ENDED_KEY), EndedRecord, f"{home.url}/{ENDED_KEY}").step

@@ -61,6 +61,11 @@ class StepId:
         """The directory that holds a note of each rank that gave the step up."""
         return f"{self.name}.aborted"
 
+    @property
+    def undrained(self) -> str:
+        """The directory that holds rank 0's note of why the step did not reach the far tier."""
+        return f"{self.name}.undrained"
+
     @classmethod
     def parse(cls, name: str) -> Self | None:
         """The step whose directory is called `name`, or None if it is not such a name."""

@@ -11,7 +11,9 @@ from stoker import crash
 from stoker.checkpoint.commit import Attempt, await_outcome, check_wanted, commit, give_up, remove_partial
 from stoker.checkpoint.layout import CHECKPOINT_FORMAT, Home, SavePlan, receipt_name
 from stoker.checkpoint.manifest import RankState, Receipt, encode
+from stoker.checkpoint.passage import Passage
 from stoker.checkpoint.state import Json
+from stoker.checkpoint.tiers import FAR_NAME
 from stoker.checkpoint.writer import write_file
 from stoker.errors import ConfigError, Fenced, SaveFailed, StokerError, TimedOut
 from stoker.units import format_seconds
@@ -33,12 +35,16 @@ class Staged:
 
 
 class Save:
-    """A save under way. `step` is the number of batches done; the directory is `step-{step:08d}.g{generation:04d}`."""
+    """A save under way. `step` is the number of batches done; the directory is `step-{step:08d}.g{generation:04d}`.
 
-    def __init__(self, step: int, *, tier: str, limit_s: float) -> None:
+    `tier` is where it commits; with a `passage` it goes on to the far tier from there.
+    """
+
+    def __init__(self, step: int, *, tier: str, limit_s: float, passage: Passage | None = None) -> None:
         self.step = step
         self._tier = tier
         self._limit_s = limit_s
+        self._passage = passage
         self._lock = threading.Lock()
         self._begun = False  # the background thread has it, and will settle it
         self._written = threading.Event()
@@ -54,8 +60,10 @@ class Save:
 
     @property
     def reached(self) -> tuple[str, ...]:
-        """The tiers that hold the complete step: none yet, or the home's."""
-        return (self._tier,) if self._settled.is_set() and self._error is None else ()
+        """The tiers that hold the complete step, as far as this rank knows: none yet, the first, or both."""
+        if not self._settled.is_set() or self._error is not None:
+            return ()
+        return (self._tier, FAR_NAME) if self._passage is not None and self._passage.reached else (self._tier,)
 
     @property
     def error(self) -> StokerError | None:
@@ -68,7 +76,7 @@ class Save:
         return self._settled.is_set()
 
     def wait(self, until: str | None = None) -> None:
-        """Wait until the whole step is durable and visible in tier `until` (default: the only one there is).
+        """Wait until the whole step is durable and visible in tier `until` (default: where it commits).
 
         Raises SaveFailed, Fenced or TimedOut if it will not be, ConfigError for a tier that this run does not have.
         """
@@ -76,11 +84,16 @@ class Save:
         if self._error is not None:
             self._told = True
             raise self._error
+        if until == FAR_NAME and self._passage is not None:
+            self._passage.wait(self._limit_s)
 
     def wait_settled(self, until: str | None = None) -> None:
-        """Wait until the save is over, well or not. Raises TimedOut, ConfigError."""
-        if until not in (None, self._tier):
-            raise ConfigError(f"this run does not save to tier {until!r}", hint=f"wait for {self._tier!r}")
+        """Wait until the save is over where it commits, well or not. Raises TimedOut; ConfigError for `until`."""
+        tiers = (self._tier,) if self._passage is None else (self._tier, FAR_NAME)
+        if until is not None and until not in tiers:
+            raise ConfigError(
+                f"this run does not save to tier {until!r}", hint=f"wait for {' or '.join(map(repr, tiers))}"
+            )
         if not self._settled.wait(self._limit_s):
             raise self._late("was not settled")
 

@@ -12,14 +12,24 @@ from typing import Final
 
 from stoker.checkpoint.generation import Generation
 from stoker.checkpoint.inventory import read_manifest
-from stoker.checkpoint.layout import Home, parse_private, parse_receipt
+from stoker.checkpoint.layout import MANIFEST_NAME, Home, StepId, parse_private
 from stoker.checkpoint.load_plan import Assembly, StoredChunk, describe, index_chunks, plan_load
-from stoker.checkpoint.manifest import FileRecord, Manifest, Receipt, WrittenFile
-from stoker.checkpoint.read import StepReader
+from stoker.checkpoint.manifest import Manifest, Receipt, WrittenFile
+from stoker.checkpoint.read import StepReader, read_receipts, worst
 from stoker.checkpoint.state import Feed, Json, Scalars, TrainingState
+from stoker.checkpoint.tiers import Tiers
 from stoker.dataset.position import Position
-from stoker.errors import CheckpointError, FormatError, InternalError
+from stoker.errors import (
+    CheckpointError,
+    FormatError,
+    IntegrityError,
+    InternalError,
+    NewerFormat,
+    NotFound,
+    StoreError,
+)
 from stoker.io.safetensors import Header
+from stoker.store.base import Store
 
 READ_THREADS: Final = 8
 _log = logging.getLogger("stoker.checkpoint")
@@ -27,25 +37,28 @@ _log = logging.getLogger("stoker.checkpoint")
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a restore moved: bytes of tensors handed over, bytes read and verified for it."""
+    """What a restore moved: bytes of tensors handed over, bytes read and verified for it.
+
+    `store`: the nearest that holds the step; `fallback_files`: how many files were read from another one in part.
+    """
 
     restored_bytes: int
     verified_bytes: int
+    store: Store
+    fallback_files: int
 
 
-def restore_step(home: Home, generation: Generation, state: TrainingState, data: Feed | None) -> Restored:
+def restore_step(home: Home | Tiers, generation: Generation, state: TrainingState, data: Feed | None) -> Restored:
     """Bring `state` and `data` to the step that `generation` goes on from, on this rank.
 
-    Nothing live is touched before every byte is verified and everything is known to fit. Needs memory for one more
-    copy of this rank's state. Raises as `Checkpoint.restore` says.
+    Bytes come from the nearest tier whose copy of them is right. Nothing live is touched before every byte is
+    verified and everything is known to fit. Needs memory for one more copy of this rank's state. Raises as
+    `Checkpoint.restore` says.
     """
     step, layout = generation.restore, generation.layout
     if step is None:
         raise InternalError("there is no step to restore")
-    reader = StepReader(home, step.name)
-    manifest = read_manifest(home, step.name, step)
-    if manifest.run != generation.run:
-        raise CheckpointError(f"the step is of run {manifest.run!r}, not {generation.run!r}", reader.where(""))
+    reader, manifest, store = _open_step(Tiers.of(home), step, generation.run)
     receipts = read_receipts(reader, manifest)
     files = [file for receipt in receipts for file in receipt.files]
     with ThreadPoolExecutor(READ_THREADS, "stoker-restore") as pool:
@@ -65,7 +78,7 @@ def restore_step(home: Home, generation: Generation, state: TrainingState, data:
         data.seek(position)
     state.load(assembly.tensors, scalars)
     _restore_rng(state, manifest, receipts, layout.dp_rank)
-    return Restored(sum(entry.nbytes for entry in wanted), verified_bytes)
+    return Restored(sum(entry.nbytes for entry in wanted), verified_bytes, store, len(reader.fallbacks))
 
 
 def derive_entropy(seed: int, rank: int, step: int) -> int:
@@ -82,25 +95,27 @@ def seed_of(position: Json) -> int:
     return seed if isinstance(seed, int) else 0
 
 
-def read_receipts(reader: StepReader, manifest: Manifest) -> list[Receipt]:
-    """The receipts of all ranks, in order, each checked against the manifest."""
-    records = {record.name: record for record in manifest.files}
-    by_rank = {rank: record for name, record in records.items() if (rank := parse_receipt(name)) is not None}
-    if set(by_rank) != set(range(manifest.world)):
-        raise FormatError(f"the manifest has receipts of {len(by_rank)} of {manifest.world} ranks", reader.where(""))
-    receipts = []
-    for rank in range(manifest.world):
-        receipt = reader.receipt(by_rank[rank])
-        said = (receipt.step, receipt.generation, receipt.rank, receipt.world)
-        if said != (manifest.step, manifest.generation, rank, manifest.world):
-            raise FormatError(
-                f"the receipt of rank {rank} is of another step or rank: {said}", reader.where(by_rank[rank].name)
-            )
-        for file in receipt.files:
-            if records.get(file.name) != FileRecord(file.name, file.bytes, file.root):
-                raise FormatError(f"receipt and manifest differ on {file.name!r}", reader.where(file.name))
-        receipts.append(receipt)
-    return receipts
+def _open_step(tiers: Tiers, step: StepId, run: str) -> tuple[StepReader, Manifest, Store]:
+    """A reader over all tiers that hold the step, its manifest, and the nearest of these tiers."""
+    failures: list[StoreError | IntegrityError] = []
+    held: list[tuple[Store, Manifest]] = []
+    for store in tiers.nearest_first:
+        try:
+            held.append((store, read_manifest(store, step.name, step)))
+        except NewerFormat:
+            raise
+        except (StoreError, IntegrityError) as error:
+            failures.append(error)
+    if not held:
+        raise worst(failures)
+    store, manifest = held[0]
+    others = [other for other, found in held[1:] if found.digest == manifest.digest]
+    reader = StepReader(store, step.name, others)
+    if manifest.run != run:
+        raise CheckpointError(f"the step is of run {manifest.run!r}, not {run!r}", reader.where(""))
+    if failures and store is not tiers.near and not isinstance(failures[0], NotFound):
+        reader.note_fallback(MANIFEST_NAME, store, failures[0])
+    return reader, manifest, store
 
 
 @dataclass(frozen=True, slots=True)

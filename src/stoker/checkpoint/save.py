@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import logging
-import operator
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from stoker.checkpoint.commit import Attempt, give_up
 from stoker.checkpoint.deal import deal_digest, own_entries
+from stoker.checkpoint.drain import DrainOptions
 from stoker.checkpoint.generation import Generation, start_generation
 from stoker.checkpoint.layout import HEADER_SPLIT_BYTES, Home, SavePlan, StepId, plan_save
 from stoker.checkpoint.manifest import RankState
+from stoker.checkpoint.passage import Drains, DrainStats, OwnPassage, Passage, SeenPassage
 from stoker.checkpoint.publish import Save, Staged, publish
 from stoker.checkpoint.restore import restore_step
 from stoker.checkpoint.snapshot import Snapshot
 from stoker.checkpoint.state import Capture, Feed, HasStep, Share, TensorEntry, TrainingState
+from stoker.checkpoint.steps import interval, is_due, steps_done
+from stoker.checkpoint.tiers import FAR_NAME, Tiers
 from stoker.checkpoint.writer import Background
 from stoker.errors import (
     CheckpointError,
@@ -35,7 +38,6 @@ from stoker.ledger import Counter, Ledger
 from stoker.units import format_bytes, format_seconds
 
 _NS: Final = 1e9
-_STEP_LIMIT: Final = 2**53  # JSON's numbers are exact up to here in every reader
 _log = logging.getLogger("stoker.checkpoint")
 
 
@@ -47,17 +49,23 @@ class SaveOptions:
     `limit_s`: how long `wait`, `close` and the next save wait for a whole save, before they say that storage hangs.
     `tier`: what the home is called in `Save.reached` and `wait(until=)`.
     `header_split_bytes`: tensors of a rank go into a further file where a header would become larger.
+    `drain`: how committed steps are copied to the far tier, if there is one.
     """
 
     deadline_s: float = 600.0
     limit_s: float = 3600.0
     tier: str = "shared"
     header_split_bytes: int = HEADER_SPLIT_BYTES
+    drain: DrainOptions = field(default_factory=DrainOptions)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointStats:
-    """What a `Checkpoint` did so far, on this rank."""
+    """What a `Checkpoint` did so far, on this rank.
+
+    `restored_from`: the nearest tier that held the step; `fallback_files`: how many files another one had to serve.
+    `drains` are counted on rank 0, which does them.
+    """
 
     saves: int = 0
     committed: int = 0
@@ -68,24 +76,23 @@ class CheckpointStats:
     verified_bytes: int = 0
     last_committed_step: int | None = None
     restored_step: int | None = None
-
-
-def is_due(step: int, every: int, total: int | None) -> bool:
-    """Whether `step`, the number of batches done, is to be saved: every `every` steps, and the last. Pure."""
-    return step > 0 and (step % every == 0 or step == total)
+    restored_from: str | None = None
+    fallback_files: int = 0
+    drains: DrainStats = field(default_factory=DrainStats)
 
 
 class Checkpoint:
     """Saves and restores the training state of one rank. One training thread calls it; it is a context manager.
 
     A save stops training for the snapshot alone: every tensor is copied into a slab. A background thread writes it to
-    the home, and the step appears there when all ranks have written theirs. A save that failed is raised by the next
-    `save`, `wait` or `close`, once; Fenced is raised again and again.
+    the home, and the step appears there when all ranks have written theirs; rank 0 then drains it to the far tier, if
+    the run has one. A save or drain that failed is raised by the next `save`, `wait` or `close`, once; Fenced is raised
+    again and again.
     """
 
     def __init__(
         self,
-        home: Home,
+        home: Home | Tiers,
         *,
         generation: Generation,
         state: TrainingState,
@@ -94,13 +101,14 @@ class Checkpoint:
         ledger: Ledger,
         options: SaveOptions | None = None,
     ) -> None:
-        self._home = home
+        self._tiers = Tiers.of(home)
+        self._home = self._tiers.near
         self._generation = generation
         self._rank = generation.layout.dp_rank
         self._world = generation.layout.dp_size
         self._state = state
         self._data = data
-        self._every = _interval(every)
+        self._every = interval(every)
         self._ledger = ledger
         self._options = options or SaveOptions()
         self._snapshot = Snapshot()
@@ -113,12 +121,18 @@ class Checkpoint:
         self._lock = threading.Lock()
         self._stats = CheckpointStats()
         self._closed = False
+        self._drains: Drains | None = None
+        self._outward: Passage | None = None  # of the newest step that is on its way, or was
+        if self._tiers.far is not None and self._rank == 0:
+            self._drains = Drains(self._home, self._tiers.far, generation, self._options.drain)
+            self._resume_drain()
 
     def restore(self) -> int | None:
         """Bring the state to the newest complete step; the number of batches done there, None in a fresh run.
 
-        Every byte is checked against its digest before anything live is touched. All ranks restore the step that rank
-        0 chose when the generation began, on any number of ranks. The position goes to `data`.
+        Bytes come from the nearest tier that holds them right; every one is checked against its digest before anything
+        live is touched. All ranks restore the step that rank 0 chose when the generation began, on any number of ranks.
+        The position goes to `data`.
 
         After a save of this start it goes back, on one rank: it waits for what is staged, begins the next generation
         and restores the newest step of all, so that what is trained again is saved beside what was saved before.
@@ -141,17 +155,24 @@ class Checkpoint:
                 )
             return None
         started_ns = time.perf_counter_ns()
-        done = restore_step(self._home, self._generation, self._state, self._data)
+        done = restore_step(self._tiers, self._generation, self._state, self._data)
         took_ns = time.perf_counter_ns() - started_ns
         self._ledger.add(Counter.RESTORES, 1)
         self._ledger.add(Counter.RESTORE_NS, took_ns)
         self._ledger.add(Counter.RESTORED_BYTES, done.restored_bytes)
         self._ledger.add(Counter.VERIFIED_BYTES, done.verified_bytes)
         with self._lock:
-            self._stats = replace(self._stats, restored_step=step.step, verified_bytes=done.verified_bytes)
+            self._stats = replace(
+                self._stats,
+                restored_step=step.step,
+                verified_bytes=done.verified_bytes,
+                restored_from=self._options.tier if done.store is self._home else FAR_NAME,
+                fallback_files=done.fallback_files,
+            )
         _log.info(
-            "restored step %d of generation %d: %s in %s",
-            *(step.step, step.generation, format_bytes(done.restored_bytes), format_seconds(took_ns / _NS)),
+            "restored step %d of generation %d from %s: %s in %s",
+            *(step.step, step.generation, done.store.url),
+            *(format_bytes(done.restored_bytes), format_seconds(took_ns / _NS)),
         )
         return step.step
 
@@ -165,7 +186,7 @@ class Checkpoint:
         """
         entered_ns = time.perf_counter_ns()
         self._check_open()
-        step = _steps_done(after)
+        step = steps_done(after)
         self._raise_failure()
         last = self._last
         if last is not None and last.step == step:
@@ -180,11 +201,12 @@ class Checkpoint:
         self._has_saved = True
         staged = self._stage(StepId(generation=self._generation.number, step=step))
         size_bytes = staged.plan.size_bytes
-        save = Save(step, tier=self._options.tier, limit_s=self._options.limit_s)
+        passage = self._open_passage(staged.attempt.id)
+        save = Save(step, tier=self._options.tier, limit_s=self._options.limit_s, passage=passage)
         try:
             self._unsettled.append(save)
             self._last = save
-            self._background.submit(lambda: self._finish(staged, save))
+            self._background.submit(lambda: self._finish(staged, save, passage))
         except BaseException as error:  # no thread can be started, Ctrl-C: wait() and close() must not wait for it
             reason = f"step {step} cannot be saved in the background: {_name(error)}"
             if save.abandon(SaveFailed(reason)):
@@ -207,27 +229,40 @@ class Checkpoint:
         """`save` if the step is due: every `every` steps, and the last of `data`. The same answer on every rank."""
         self._check_open()
         total = len(self._data) if self._data is not None else None
-        return self.save(after) if is_due(_steps_done(after), self._every, total) else None
+        return self.save(after) if is_due(steps_done(after), self._every, total) else None
 
     def wait(self, until: str | None = None) -> None:
-        """Wait until all saves are durable and visible in tier `until`. Raises as `Save.wait` does."""
+        """Wait until all saves are durable and visible in tier `until`. Raises as `Save.wait` does.
+
+        For the far tier: until the newest step is there. Older ones are there too, or were left out for a newer one.
+        """
+        if until == FAR_NAME and self._tiers.far is None:
+            raise ConfigError(f"this run does not save to tier {until!r}", hint=f"wait for {self._options.tier!r}")
         for save in self._unsettled:
             save.wait_settled(until)
         self._raise_failure()
+        if until == FAR_NAME and self._outward is not None:
+            self._outward.wait(self._options.limit_s)
+            self._raise_failure()
 
     def stats(self) -> CheckpointStats:
         """What was done so far on this rank."""
         with self._lock:
-            return self._stats
+            return replace(self._stats, drains=self._drains.stats()) if self._drains is not None else self._stats
 
     def close(self) -> None:
-        """Wait for what is staged and let go of the memory. Idempotent. Raises a failure that nobody was told of."""
+        """Wait for what is staged and, on rank 0, on its way to the far tier; let go of the memory. Idempotent.
+
+        Raises a failure that nobody was told of.
+        """
         if self._closed:
             return
         self._closed = True
         try:
             for save in self._unsettled:
                 save.wait_settled()
+            if isinstance(self._outward, OwnPassage):
+                self._outward.wait_settled(self._options.limit_s)
             failure = self._next_failure()
             if failure is not None:
                 raise failure
@@ -267,7 +302,21 @@ class Checkpoint:
             self._unsettled.remove(save)
             if failure is not None:
                 return failure
-        return None
+        failure = self._drains.take_failure() if self._drains is not None else None
+        if isinstance(failure, Fenced):
+            self._fenced = failure
+        return failure
+
+    def _open_passage(self, step: StepId) -> Passage | None:
+        """The way of a step to the far tier, if there is one."""
+        if self._tiers.far is None:
+            return None
+        return self._drains.open(step) if self._drains is not None else SeenPassage(self._home, self._tiers.far, step)
+
+    def _resume_drain(self) -> None:
+        """Send the step that this generation goes on from outward, if this node has it: it may not be there yet."""
+        if self._drains is not None and self._generation.restore is not None:
+            self._outward = self._drains.resume(self._generation.restore) or self._outward
 
     def _begin_again(self) -> None:
         """Go back: the next generation of the run, in this process. What it saves stands beside what was saved."""
@@ -279,9 +328,14 @@ class Checkpoint:
             )
         self.wait()
         now = self._generation
-        self._generation = start_generation(self._home, run=now.run, layout=now.layout, newest=now.number)
+
+        def begin() -> Generation:
+            return start_generation(self._tiers, run=now.run, layout=now.layout, newest=now.number)
+
+        self._generation = begin() if self._drains is None else self._drains.renew(begin)
         self._last = None
         self._has_saved = False
+        self._resume_drain()
 
     def _stage(self, step: StepId) -> Staged:
         """Take the snapshot. If this rank cannot, rank 0 is told, so that it need not wait."""
@@ -321,13 +375,17 @@ class Checkpoint:
             self._plan = (entries, plan, deal_digest(entries, self._world))
         return self._plan[1:]
 
-    def _finish(self, staged: Staged, save: Save) -> None:
+    def _finish(self, staged: Staged, save: Save, passage: Passage | None) -> None:
         """The background thread's part. Whatever happens in it, the save is settled."""
         if not save.claim():
             return
         error: StokerError | None = SaveFailed(f"the save of step {save.step} was interrupted", self._home.url)
         try:
             error = publish(self._home, staged, save)
+            if error is None and passage is not None:
+                self._outward = passage
+                if self._drains is not None and isinstance(passage, OwnPassage):
+                    self._drains.begin(passage)
             with self._lock:
                 was = self._stats
                 self._stats = replace(
@@ -341,32 +399,6 @@ class Checkpoint:
             self._ledger.add(Counter.CHECKPOINTS_FAILED if error else Counter.CHECKPOINTS_COMMITTED, 1)
         finally:
             save.settle(error)
-
-
-def _steps_done(after: HasStep | int) -> int:
-    """The number of batches done. Raises ConfigError for anything but a batch or its number."""
-    step = _whole_number(getattr(after, "step", after))
-    if step is None:
-        kind = type(after).__name__
-        raise ConfigError(f"save after {after!r}, a {kind}, which has no number", hint="give the batch, or its number")
-    if not -1 <= step < _STEP_LIMIT - 1:
-        raise ConfigError(f"save after step {step}", hint="give the last step done, or -1 before the first")
-    return step + 1
-
-
-def _interval(every: Any) -> int:
-    steps = _whole_number(every)
-    if steps is None or steps < 1:
-        raise ConfigError(f"every={every!r} steps", hint="give a whole number of 1 or more")
-    return steps
-
-
-def _whole_number(value: Any) -> int | None:
-    """The value as int if it is one of any kind (numpy's are); True and False are none."""
-    try:
-        return None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        return None
 
 
 def _name(error: BaseException) -> str:

@@ -11,8 +11,7 @@ import numpy as np
 from stoker.checkpoint.inventory import read_manifest
 from stoker.checkpoint.layout import Home, StepId
 from stoker.checkpoint.manifest import Manifest, Receipt, WrittenFile
-from stoker.checkpoint.read import Span, StepReader
-from stoker.checkpoint.restore import read_receipts
+from stoker.checkpoint.read import Span, StepReader, read_receipts
 from stoker.errors import IntegrityError, NewerFormat, NotFound, Truncated
 from stoker.io.checksum import CHUNK_BYTES
 from stoker.values import Key

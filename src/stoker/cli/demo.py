@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import uuid
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +22,9 @@ def demo(
         Path | None, typer.Option("--dir", help="Keep the data there; default: a temporary directory.")
     ] = None,
     steps: Annotated[int, typer.Option(help=f"Training steps, at least {LEAST_STEPS}.")] = 70,
+    far: Annotated[
+        str | None, typer.Option("--object", help="URL of an object tier; the killed run then loses its directory.")
+    ] = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
@@ -39,7 +43,9 @@ def demo(
     with tempfile.TemporaryDirectory(prefix="stoker-demo-") as temporary:
         place = directory or Path(temporary)
         place.mkdir(parents=True, exist_ok=True)
-        facts = demonstrate(place.resolve(), steps, lambda text: typer.echo(f"... {text}", err=True))
+        unused = f"{far.rstrip('/')}/stoker-demo-{uuid.uuid4().hex[:12]}" if far else ""
+        facts = demonstrate(place.resolve(), steps, lambda text: typer.echo(f"... {text}", err=True), unused)
+    facts["object"] = unused or None
     failures = failed_claims(facts)
     facts["holds"] = not failures
     typer.echo(json.dumps(facts) if as_json else describe(facts))
@@ -64,6 +70,8 @@ def failed_claims(facts: dict[str, Any]) -> list[str]:
         "the report of the slow store names fetch": max(slow_by_cause, key=slow_by_cause.get) == "fetch",
         "prefetch hides the slow store": wait["ratio_slow_store"] < wait["ratio_slow_store_no_prefetch"],
         "the checkpoint was verified when it was restored": checkpoint["verified"],
+        "it came from the object tier where there is one, else from its directory": checkpoint["restored_from"]
+        == ("object" if facts["object"] else "nvme"),
     }
     return [claim for claim, holds in claims.items() if not holds]
 
@@ -88,6 +96,6 @@ def describe(facts: dict[str, Any]) -> str:
         "read": format_bytes(facts["bytes_read"]),
         "checkpoints": f"{checkpoint['count']} saved, {format_bytes(checkpoint['bytes'])}; training stood still "
         f"{format_seconds(checkpoint['blocked_s_median'])} each; "
-        f"verified when restored: {yes[bool(checkpoint['verified'])]}",
+        f"verified when restored, from {checkpoint['restored_from']}: {yes[bool(checkpoint['verified'])]}",
     }
     return "\n".join(f"{name:<12}  {text}" for name, text in rows.items())

@@ -19,9 +19,9 @@ SLOW_STEPS = 20
 Lines: TypeAlias = list[dict[str, Any]]
 
 
-def train(data: Path, nvme: Path, *flags: str, steps: int, kill_at: int = -1) -> Lines:
+def train(data: Path, nvme: Path, *flags: str, steps: int, kill_at: int = -1, far: str = "") -> Lines:
     """Run the training script in a process of its own; SIGKILL it once it reports step `kill_at`. Its JSON lines."""
-    command = [sys.executable, "-m", "stoker.demo.train", str(data), str(nvme), str(steps), str(kill_at), *flags]
+    command = [sys.executable, "-m", "stoker.demo.train", str(data), str(nvme), far, str(steps), str(kill_at), *flags]
     lines = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603  our own script
         try:
@@ -43,8 +43,8 @@ def same_as_source(line: dict[str, Any], source: Path) -> bool:
     return bool(line["sha256"] == [hashlib.sha256(file.read_bytes()).hexdigest() for file in files])
 
 
-def demonstrate(directory: Path, steps: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """The whole demonstration in `directory`; returns the facts the command prints. Takes about half a minute."""
+def demonstrate(directory: Path, steps: int, say: Callable[[str], None], far: str = "") -> dict[str, Any]:
+    """The whole demonstration in `directory`, with object tier `far`; the facts the command prints. Half a minute."""
     source, data, work = Path(sysconfig.get_path("stdlib")), directory / "data", directory / "stoker-demo-runs"
     outside = ("site-packages/*", "dist-packages/*", "*.*.py")
     options = PackOptions(shard_bytes=8 << 20, include=("*.py",), exclude=outside, prefix="stdlib")
@@ -56,10 +56,12 @@ def demonstrate(directory: Path, steps: int, say: Callable[[str], None]) -> dict
     whole = train(data, work / "whole", steps=steps)
     kill_at = steps * 5 // 7
     say(f"training again, SIGKILL at step {kill_at}")
-    killed = train(data, work / "killed", steps=steps, kill_at=kill_at)
+    killed = train(data, work / "killed", steps=steps, kill_at=kill_at, far=far)
     shutil.copytree(work / "killed", work / "control")
-    say("starting it again: it resumes from its newest checkpoint")
-    resumed = train(data, work / "killed", steps=steps)
+    if far:  # as if the node were lost
+        shutil.rmtree(work / "killed")
+    say(f"starting it again: it resumes from its newest checkpoint{', in the object tier' if far else ''}")
+    resumed = train(data, work / "killed", steps=steps, far=far)
     say("the control: the same, but with another RNG than the saved one")
     control = train(data, work / "control", "forget-rng", steps=steps)
     say(f"{SLOW_STEPS} steps from a store that takes 30 ms a read, without and with prefetch")
@@ -73,14 +75,10 @@ def demonstrate(directory: Path, steps: int, say: Callable[[str], None]) -> dict
         "training": compare(whole, killed, resumed, control)
         | {"batches_are_the_source_files": all(same_as_source(line, source) for line in whole[:-1])},
         "wait": {"ratio": report["wait_ratio"], "by_cause": report["wait_s_by_cause"]}
-        | {
-            "utilisation": report["accelerator_utilisation"],
-            "ratio_slow_store_no_prefetch": slow["wait_ratio"],
-            "ratio_slow_store": fast["wait_ratio"],
-            "slow_store_by_cause": slow["wait_s_by_cause"],
-        },
+        | {"utilisation": report["accelerator_utilisation"], "slow_store_by_cause": slow["wait_s_by_cause"]}
+        | {"ratio_slow_store_no_prefetch": slow["wait_ratio"], "ratio_slow_store": fast["wait_ratio"]},
         "bytes_read": report["bytes_read"],
-        "checkpoint": report["checkpoint"],
+        "checkpoint": report["checkpoint"] | {"restored_from": resumed[-1]["restored_from"]},
     }
 
 

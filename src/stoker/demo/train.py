@@ -57,12 +57,12 @@ def crops(samples: list[memoryview]) -> torch.Tensor:
 
 
 def main() -> None:
-    """Usage: train.py DATA NVME STEPS STAND_STILL_AT [forget-rng | slow | slow-no-prefetch]. One JSON line a step."""
-    data_dir, nvme, steps, stand_still_at, *flags = sys.argv[1:]
+    """Usage: train.py DATA NVME OBJECT STEPS STOP_AT [forget-rng | slow | slow-no-prefetch]. One JSON line a step."""
+    data_dir, nvme, far, steps, stand_still_at, *flags = sys.argv[1:]
     torch.manual_seed(1)
     torch.set_num_threads(1)
 
-    with stoker.open(run="demo", nvme=nvme) as run:
+    with stoker.open(run="demo", nvme=nvme, object=far or None) as run:
         store = stoker.Dataset(SlowStore(data_dir) if "slow" in flags or "slow-no-prefetch" in flags else data_dir)
         ahead_bytes, epochs = 0 if "slow-no-prefetch" in flags else 64 << 20, 1 + int(steps) // 50
         data = run.loader(store, global_batch_size=16, seed=7, epochs=epochs, prefetch_bytes=ahead_bytes)
@@ -79,6 +79,8 @@ def main() -> None:
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]  # torch ships it without types
             optimizer.step()
+            if far and batch.step == int(stand_still_at):
+                state.wait("object")
             digests = [hashlib.sha256(sample).hexdigest() for sample in batch["py"]]
             tell({"step": batch.step, "loss": loss.item(), "keys": batch.sample_keys, "sha256": digests})
             state.save_if_due(after=batch)
@@ -87,7 +89,7 @@ def main() -> None:
             if batch.step + 1 == int(steps):
                 break
     weights = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.state_dict().values())).hexdigest()
-    tell({"weights": weights, "report": run.report().to_json()})
+    tell({"weights": weights, "report": run.report().to_json(), "restored_from": state.stats().restored_from})
 
 
 def tell(line: dict[str, Any]) -> None:

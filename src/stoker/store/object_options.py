@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from stoker.config import ObjectTier
 from stoker.errors import CapacityError, ConfigError
 from stoker.units import MIB, TIB, format_bytes, parse_bytes
 
@@ -66,13 +67,17 @@ class ObjectOptions:
             )
 
     @classmethod
-    def from_environ(cls, environ: Mapping[str, str]) -> ObjectOptions:
-        """What the usual AWS variables in `environ` say, and STOKER_S3_PART_BYTES. Raises ConfigError."""
+    def from_environ(cls, environ: Mapping[str, str], settings: ObjectTier | None = None) -> ObjectOptions:
+        """What the usual AWS variables in `environ` say, and STOKER_S3_PART_BYTES; `settings` come first.
+
+        Raises ConfigError.
+        """
+        said = settings or ObjectTier()
         return cls(
-            endpoint=_text(environ, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
-            region=_text(environ, "AWS_REGION", "AWS_DEFAULT_REGION"),
-            profile=_text(environ, "AWS_PROFILE", "AWS_DEFAULT_PROFILE"),
-            allow_http=_flag(environ, "AWS_ALLOW_HTTP"),
+            endpoint=said.endpoint or _text(environ, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+            region=said.region or _text(environ, "AWS_REGION", "AWS_DEFAULT_REGION"),
+            profile=said.profile or _text(environ, "AWS_PROFILE", "AWS_DEFAULT_PROFILE"),
+            allow_http=said.allow_http or _flag(environ, "AWS_ALLOW_HTTP"),
             ca_bundle=_path(environ, "AWS_CA_BUNDLE"),
             any_certificate=_flag(environ, "AWS_ALLOW_INVALID_CERTIFICATES"),
             anonymous=_flag(environ, "AWS_SKIP_SIGNATURE"),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from stoker.config import ObjectTier
 from stoker.errors import ConfigError
 from stoker.store.base import Store
 from stoker.store.local import LocalStore
@@ -24,12 +25,13 @@ _memories: dict[str, MemoryContents] = {}
 _memories_lock = threading.Lock()
 
 
-def open_store(url: str | Path) -> Store:
+def open_store(url: str | Path, settings: ObjectTier | None = None) -> Store:
     """The store at `url`: a path, `file:///PATH`, `s3://BUCKET/PREFIX`, or `memory://NAME` (the same objects for one
     name in a process).
 
     A directory need not exist: reads then raise NotFound, and the first write makes it. A bucket must; how it is
-    reached the usual AWS variables say. Raises ConfigError for any other scheme, naming the known ones.
+    reached `settings` say, and else the usual AWS variables. Raises ConfigError for any other scheme, naming the known
+    ones.
     """
     if isinstance(url, Path):
         return LocalStore(url)
@@ -44,7 +46,7 @@ def open_store(url: str | Path) -> Store:
     if scheme == "memory":
         return _open_memory(url)
     if scheme == "s3":
-        return open_object(url, ObjectOptions.from_environ(os.environ))
+        return open_object(url, ObjectOptions.from_environ(os.environ, settings))
     raise ConfigError(f"unknown scheme {scheme!r} in the URL of a store", where=url, hint=f"give {KNOWN}")
 
 

@@ -28,7 +28,7 @@ from stoker.errors import AccessDenied, ConfigError, RunBusy
 from stoker.io.atomic import make_dirs, rename_file, write_file
 from stoker.io.lock import FileLock
 from stoker.io.os_errors import translating
-from stoker.ledger import ledger_name
+from stoker.ledger import Ledger, LedgerIdentity, ledger_name
 
 FORMAT_NAME: Final = "stoker nvme"
 FORMAT_VERSION: Final = 1
@@ -138,6 +138,16 @@ class NodeDirectory:
     def ledger(self, run: str, rank: int, generation: int) -> Path:
         """The account of waits of one rank in one generation."""
         return self.run(run) / ledger_name(rank, generation)
+
+    def open_ledger(self, identity: LedgerIdentity) -> Ledger:
+        """Begin the ledger of a rank, for whoever holds its lock; in memory alone if the run has no name.
+
+        What stands in its way is set aside. Raises AccessDenied, CapacityError, StoreError.
+        """
+        if not identity.run:
+            return Ledger.create(None, identity)
+        self.set_aside_ledgers(identity.run, identity.rank, identity.generation)
+        return Ledger.create(self.ledger(identity.run, identity.rank, identity.generation), identity)
 
     def set_aside_ledgers(self, run: str, rank: int, generation: int) -> list[Path]:
         """Make way for the ledger of `generation`; for whoever holds the rank's lock. Returns the new names.

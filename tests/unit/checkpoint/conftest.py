@@ -10,10 +10,12 @@ import pytest
 
 from stoker.checkpoint.generation import start_generation
 from stoker.checkpoint.save import Checkpoint, SaveOptions
+from stoker.checkpoint.tiers import Tiers
 from stoker.dataset.position import Position, Segment
 from stoker.errors import ConfigError, TimedOut
 from stoker.ledger import Ledger, LedgerIdentity
 from stoker.store.local import LocalStore
+from stoker.store.memory import MemoryStore
 from stoker.testing.training import ArrayState
 from stoker.values import Layout
 
@@ -95,6 +97,17 @@ def home(tmp_path):
 
 
 @pytest.fixture
+def far():
+    """An object store, as far as checkpoints look at it: nothing in it can be renamed."""
+    return MemoryStore("far")
+
+
+@pytest.fixture
+def tiers(home, far):
+    return Tiers(home, far)
+
+
+@pytest.fixture
 def start(home):
     """start(state, ...) begins a generation with one rank a state, and gives the `Start`."""
     opened = []
@@ -133,9 +146,9 @@ def start(home):
         return begun
 
     yield begin
-    for checkpoint in opened:
-        with checkpoint._background._lock:
-            thread = checkpoint._background._thread
+    for background in [b for c in opened for b in (c._background, c._drains and c._drains._background) if b]:
+        with background._lock:
+            thread = background._thread
         if thread is not None:
             thread.join(20)
             assert not thread.is_alive()

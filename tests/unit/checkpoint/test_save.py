@@ -15,7 +15,7 @@ from stoker.checkpoint import commit
 from stoker.checkpoint import save as module
 from stoker.checkpoint.layout import HEADER_SPLIT_BYTES
 from stoker.checkpoint.manifest import decode_manifest, decode_receipt
-from stoker.checkpoint.save import is_due
+from stoker.checkpoint.steps import is_due
 from stoker.errors import (
     CapacityError,
     CheckpointError,
