@@ -2,11 +2,12 @@
 #
 #   make demo     pack, train, kill, resume, prove it, report (DEMO_ARGS="--json" for one JSON object)
 #   make test     all tests (PYTEST_ARGS="tests/unit/dataset -x" for a part of them)
+#   make test-lab the tests against real servers, which STOKER_LAB_DIR knows how to start
 #   make lint     style, types, layers
 #   make setup    only the set-up; PYTHON=/path/to/python3 chooses the interpreter
 
 .DEFAULT_GOAL := setup
-.PHONY: setup demo test lint
+.PHONY: setup demo test test-lab lint
 .DELETE_ON_ERROR:
 
 # 3.11 first: it is the version that the tests run on. A version manager's shim may be on PATH and yet not start, and
@@ -31,6 +32,9 @@ demo: .venv/.ready
 
 test: .venv/.ready
 	.venv/bin/python -m pytest $(PYTEST_ARGS)
+
+test-lab: .venv/.ready
+	bash tests/lab/run.sh $(PYTEST_ARGS)
 
 lint: .venv/.ready
 	.venv/bin/ruff check .

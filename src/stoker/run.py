@@ -8,17 +8,20 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Mapping
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from stoker.config import Config, load_config
 from stoker.errors import ClosedError, ConfigError, StokerError
+from stoker.io.lock import FileLock
 from stoker.ledger import Ledger, LedgerIdentity, ledger_name
 from stoker.store.local import LocalStore
 from stoker.tier.node import NodeDirectory, check_run_name, default_nvme
-from stoker.units import MIB
 from stoker.values import Key, Layout
 
 if TYPE_CHECKING:
@@ -27,10 +30,8 @@ if TYPE_CHECKING:
     from stoker.checkpoint.tiers import Tiers
     from stoker.dataset.describe import Dataset
     from stoker.dataset.recipe import Shuffle
-    from stoker.feed.loader import Loader
+    from stoker.feed.loader import Loader, Progress
     from stoker.meter.report import Report
-
-DEFAULT_PREFETCH_BYTES: Final = 256 * MIB
 
 _log = logging.getLogger("stoker.run")
 
@@ -45,33 +46,40 @@ def open(  # noqa: A001  read as stoker.open
     """Open a run: `with stoker.open(run="run-42") as run: ...`.
 
     `run` names the job; starting the same name again continues it. Without a name there are loaders and a report, but
-    no checkpoints. `nvme` is a directory on this node (default: `$STOKER_NVME`, the job's scratch, the user's cache);
-    `shared` one that all nodes see, where checkpoints go when it is given. `object` is the URL of a store far away
-    that committed steps are copied to behind training. `layout` defaults to what torchrun or Slurm say, else one rank.
+    no checkpoints. `nvme` is a directory on this node, `shared` one that all nodes see, for the checkpoints; `object`
+    the URL of a store that they are copied to behind training: by default what environment and stoker.toml say.
+    `layout` is by default what torchrun or Slurm say, else one rank.
 
-    Raises RunBusy if this rank of the run lives on this node already, LayoutError, ConfigError, StoreError,
-    CapacityError. With several ranks every rank must call it: rank 0 makes the generation and tells the others.
+    Every rank must call it: rank 0 makes the generation and tells the others. Raises RunBusy if this rank of the run
+    lives on this node already, LayoutError, ConfigError, StoreError, CapacityError.
     """
     layout = layout or Layout.from_environment(os.environ)
-    node = NodeDirectory.open(Path(nvme) if nvme is not None else default_nvme(os.environ, os.geteuid()))
-    far = None if object is None else os.fspath(object)
-    return Run(run, node=node, shared=None if shared is None else Path(shared), far=far, layout=layout)
+    given = {
+        "tiers.nvme.path": nvme,
+        "tiers.shared.path": shared,
+        "tiers.object.url": None if object is None else os.fspath(object),
+    }
+    config = load_config(os.environ, Path(), given, uid=os.geteuid())
+    node = NodeDirectory.open(config.tiers.nvme.path or default_nvme(os.environ, os.geteuid()))
+    return Run(run, node=node, layout=layout, config=config)
 
 
 class Run:
     """One start of a training job: its loaders, its checkpoints and its ledger. Made by `stoker.open`."""
 
-    def __init__(
-        self, name: str | None, *, node: NodeDirectory, shared: Path | None, far: str | None, layout: Layout
-    ) -> None:
+    def __init__(self, name: str | None, *, node: NodeDirectory, layout: Layout, config: Config) -> None:
         self.name = check_run_name(name) if name is not None else None
         self.layout = layout
+        self.config = config
         self._closed = self._has_checkpoint = False
         self._node = node
-        self._shared, self._far = shared, far
+        self._shared = config.tiers.shared.path
         self._stack = ExitStack()
+        self._home: LocalStore | None = None
         self._tiers: Tiers | None = None
-        self._loaders: list[Loader] = []
+        self._lock: FileLock | None = None
+        self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()  # those dropped are gone, with all they held
+        self._progress: list[Progress] = []
         self.generation: Generation | None = None
         try:
             if self.name is not None:
@@ -85,15 +93,19 @@ class Run:
         from stoker.checkpoint.generation import start_generation
         from stoker.checkpoint.tiers import Tiers, open_far
 
-        self._stack.callback(self._node.claim(name, self.layout.dp_rank).release)
+        self._lock = self._node.claim(name, self.layout.dp_rank)
+        self._stack.callback(self._lock.release)
         if self._shared is None and self.layout.nodes > 1:
             raise ConfigError(
                 f"run {name!r} spans {self.layout.nodes} nodes but has no shared tier",
                 hint="pass shared= with a directory that all nodes see",
             )
-        self._tiers = Tiers(LocalStore(self._near(name), create=True), open_far(self._far, name))
-        for store in self._tiers.nearest_first:
-            self._stack.callback(store.close)
+        home = self._shared / name if self._shared is not None else self._node.checkpoints(name)
+        self._home = LocalStore(home, create=True, engine=self.config.checkpoint.engine)
+        self._stack.callback(self._home.close)
+        self._tiers = Tiers(self._home, open_far(self.config.tiers.object, name))
+        if self._tiers.far is not None:
+            self._stack.callback(self._tiers.far.close)
         rendezvous = None
         if self.layout.dp_size > 1:
             from stoker.torch.rendezvous import make_rendezvous
@@ -101,18 +113,31 @@ class Run:
             rendezvous = make_rendezvous(self.layout, os.environ)
         self.generation = start_generation(self._tiers, run=name, layout=self.layout, rendezvous=rendezvous)
 
-    def _near(self, name: str) -> Path:
-        return self._shared / name if self._shared is not None else self._node.checkpoints(name)
-
     def _open_ledger(self) -> Ledger:
         generation = self.generation.number if self.generation else 0
-        path = self._node.ledger(self.name, self.layout.dp_rank, generation) if self.name is not None else None
-        rank, world = self.layout.dp_rank, self.layout.dp_size
-        identity = LedgerIdentity(self.name or "", rank, world, generation=generation, host=socket.gethostname())
+        path = None
+        if self.name is not None:
+            self._node.set_aside_ledgers(self.name, self.layout.dp_rank, generation)
+            path = self._node.ledger(self.name, self.layout.dp_rank, generation)
+        identity = LedgerIdentity(
+            run=self.name or "",
+            rank=self.layout.dp_rank,
+            world=self.layout.dp_size,
+            generation=generation,
+            host=socket.gethostname(),
+        )
         ledger = Ledger.create(path, identity)
-        self._stack.push(self._leave_records)
+        if self._tiers is not None and self.generation is not None:
+            records = _Records(self._tiers, self.generation, self.layout.dp_rank, ledger, self._progress)
+            self._stack.push(records.leave)
         self._stack.callback(ledger.close)
+        self._stack.callback(_close_all, self._loaders)
         return ledger
+
+    def _keep_lock(self, user: object) -> None:
+        """Hold the run's lock as long as `user` lives, even if nobody holds the run."""
+        if self._lock is not None:
+            weakref.finalize(user, _let_go, self._lock).atexit = False
 
     def loader(
         self,
@@ -122,23 +147,29 @@ class Run:
         seed: int = 0,
         epochs: int = 1,
         shuffle: Shuffle = "window",
-        prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
+        prefetch_bytes: int | None = None,
     ) -> Loader:
         """Iterate batches of a data set: the same global batches on any number of ranks.
 
         `global_batch_size` counts samples over all ranks and must be divisible by their number. `shuffle`: "window"
         (default), "exact" (uniform over the epoch, costs a sort) or False (manifest order, every sample once, the
-        tail padded and marked in `.valid`: evaluation). `prefetch_bytes` bounds what lies ready ahead of use; 0 reads
-        each batch when it is asked for. Raises DatasetError, EmptyDataset, LayoutError, ConfigError, StoreError.
+        tail padded and marked in `.valid`: evaluation). `prefetch_bytes` bounds what lies ready ahead of use (default:
+        the settings'); 0 reads each when asked for. The loader is closed with the run, or freed when nobody holds it
+        any more. Raises DatasetError, LayoutError, ConfigError, StoreError.
         """
         self._check_open()
         from stoker.feed.open import OrderWish, open_loader
         from stoker.feed.options import FeedOptions
 
-        options = FeedOptions(epochs=epochs, prefetch_bytes=prefetch_bytes)
+        feed = self.config.feed
+        wanted = feed.prefetch_bytes if prefetch_bytes is None else prefetch_bytes
+        options = FeedOptions(epochs, wanted, feed.threads, feed.deadline_s)
         wish = OrderWish(global_batch_size, seed, shuffle)
-        loader = open_loader(dataset, wish, layout=self.layout, options=options, ledger=self._ledger, stack=self._stack)
-        self._loaders.append(loader)
+        loader = open_loader(dataset, wish, layout=self.layout, options=options, ledger=self._ledger)
+        self._loaders.add(loader)
+        if loader.progress is not None:
+            self._progress.append(loader.progress)
+        self._keep_lock(loader)
         return loader
 
     def checkpoint(
@@ -153,7 +184,8 @@ class Run:
         """Save and restore the training state: model, optimizer, scheduler, RNG and position; step always.
 
         `extra` maps names to objects with `state_dict()` and `load_state_dict()`; `every` is what `save_if_due` goes
-        by, in steps. Raises ConfigError without a name or for a second one, UnsupportedError without PyTorch.
+        by, in steps. Raises ConfigError if the run has no name, or a checkpoint already; UnsupportedError without
+        PyTorch.
         """
         self._check_open()
         if self._tiers is None or self.generation is None:
@@ -166,6 +198,7 @@ class Run:
         from stoker.checkpoint.save import Checkpoint, SaveOptions
         from stoker.torch.state import TorchState
 
+        saves = self.config.checkpoint
         checkpoint = Checkpoint(
             self._tiers,
             generation=self.generation,
@@ -173,20 +206,22 @@ class Run:
             data=data,
             every=every,
             ledger=self._ledger,
-            options=SaveOptions(tier="nvme" if self._shared is None else "shared"),
+            options=SaveOptions(saves.deadline_s, saves.limit_s, "nvme" if self._shared is None else "shared"),
         )
         self._has_checkpoint = True
+        self._keep_lock(checkpoint)
         return self._stack.enter_context(checkpoint)
 
     def report(self, gpu_hour_price: float | None = None) -> Report:
-        """What training waited for so far, over the ranks and generations whose ledgers are at hand."""
+        """What training waited for so far, over all ledgers at hand; the price is by default that of the settings."""
         from stoker.meter.find import find_snapshots
         from stoker.meter.report import build_report
 
         found = [self._ledger.snapshot()]  # the report counts a ledger once, in its newest copy
-        if self.name is not None:
-            found += find_snapshots(self._node.run(self.name), self._near(self.name) / "ledger")
-        return build_report(found, gpu_hour_price=gpu_hour_price)
+        if self.name is not None and self._home is not None:
+            found += find_snapshots(self._node.run(self.name), self._home.root / "ledger")
+        price = self.config.report.gpu_hour_price if gpu_hour_price is None else gpu_hour_price
+        return build_report(found, gpu_hour_price=price)
 
     def close(self) -> None:
         """Finish what is staged, note the end, keep the ledger in the run's home. Idempotent.
@@ -194,24 +229,6 @@ class Run:
         Raises SaveFailed if a save in the background failed, SaveFailed or TimedOut if one cannot be finished.
         """
         self.__exit__(None, None, None)
-
-    def _leave_records(self, kind: type[BaseException] | None, *_details: object) -> None:
-        """Keep the ledger in the run's tiers, and note the end if training is through and nothing failed."""
-        if self._tiers is None or self.generation is None:
-            return
-        from stoker.checkpoint.generation import end_run
-
-        name = ledger_name(self.layout.dp_rank, self.generation.number)
-        finished = self.layout.dp_rank == 0 and any(loader.finished for loader in self._loaders)
-        try:
-            for store in self._tiers.nearest_first:
-                store.write(Key(f"ledger/{name}"), self._ledger.image())
-            if kind is None and finished:
-                end_run(self._tiers, self.generation)
-        except StokerError as failure:
-            if kind is None:
-                raise
-            _log.warning("the ledger stays on its node: %s", failure.what)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -226,3 +243,39 @@ class Run:
         if not self._closed:
             self._closed = True
             self._stack.__exit__(kind, error, trace)
+
+
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """What a run leaves in its tiers when it ends. Does not hold the run: one that nobody holds is freed at once."""
+
+    tiers: Tiers
+    generation: Generation
+    rank: int
+    ledger: Ledger
+    progress: Sequence[Progress]
+
+    def leave(self, kind: type[BaseException] | None, *_details: object) -> None:
+        """Keep the ledger in the run's tiers, and note the end if training is through and nothing failed."""
+        from stoker.checkpoint.generation import end_run
+
+        finished = self.rank == 0 and any(one.finished for one in self.progress)
+        try:
+            for store in self.tiers.nearest_first:
+                store.write(Key(f"ledger/{ledger_name(self.rank, self.generation.number)}"), self.ledger.image())
+            if kind is None and finished:
+                end_run(self.tiers, self.generation)
+        except StokerError as failure:
+            if kind is None:
+                raise
+            _log.warning("the ledger stays on its node: %s", failure.what)
+
+
+def _close_all(loaders: Iterable[Loader]) -> None:
+    with ExitStack() as stack:
+        for loader in list(loaders):
+            stack.callback(loader.close)
+
+
+def _let_go(_lock: FileLock) -> None:
+    """What is called when the user of a lock is gone; the lock itself goes with its last user."""

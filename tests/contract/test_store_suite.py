@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.errors import Throttled, TimedOut, Unavailable
+from stoker.errors import Throttled, TimedOut, Unavailable, UnsupportedError
 from stoker.store.base import ObjectWriter, Store
 from stoker.store.local import LocalStore
 from stoker.store.memory import MemoryStore
@@ -37,6 +37,24 @@ class TestLocalStoreThatIsMadeByTheFirstWrite(TestLocalStore):
     @pytest.fixture
     def store(self, tmp_path: Path) -> Iterator[Store]:
         with closing(open_store(f"file://{tmp_path}/not/yet/there")) as store:
+            yield store
+
+
+class TestLocalStoreThatGoesDirectlyWhereItPays(TestLocalStore):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[Store]:
+        with closing(LocalStore(tmp_path, engine="auto")) as store:
+            yield store
+
+
+class TestLocalStoreThatGoesDirectlyAlways(TestLocalStore):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[Store]:
+        try:
+            store = LocalStore(tmp_path, engine="direct")
+        except UnsupportedError as error:
+            pytest.skip(str(error))
+        with closing(store):
             yield store
 
 

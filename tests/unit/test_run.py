@@ -1,15 +1,20 @@
 """The user's view: stoker.open, a loader, a checkpoint, a report."""
 
 import contextlib
+import gc
 import inspect
 import json
+import os
 import shutil
+import threading
 import time
+from pathlib import Path
 
 import pytest
 
 import stoker
-from stoker.errors import ClosedError, ConfigError, EmptyDataset, Fenced, LayoutError, RunBusy
+from stoker.errors import ClosedError, ConfigError, EmptyDataset, Fenced, LayoutError, RunBusy, UnsupportedError
+from stoker.store.local import LocalStore
 from stoker.store.open import open_store
 
 torch = pytest.importorskip("torch")
@@ -269,7 +274,7 @@ def test_a_closed_run_says_so(tmp_path, data):
 
 def test_an_unknown_scheme_is_refused_naming_the_known(tmp_path):
     with stoker.open(nvme=tmp_path / "n") as run, pytest.raises(ConfigError, match="s3"):
-        run.loader("gopher://host/train", global_batch_size=8)
+        run.loader("gs://bucket/train", global_batch_size=8)
 
 
 def test_what_later_versions_bring_is_absent_and_not_a_stub():
@@ -278,3 +283,176 @@ def test_what_later_versions_bring_is_absent_and_not_a_stub():
         stoker.mix  # noqa: B018
     assert "device" not in inspect.signature(stoker.Run.loader).parameters
     assert not hasattr(stoker.Dataset("x"), "on_bad")
+
+
+@pytest.fixture
+def alone(tmp_path, monkeypatch):
+    """A current directory of its own, in which the settings may lie."""
+    place = tmp_path / "work"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    for name in os.environ:
+        if name.startswith("STOKER_"):
+            monkeypatch.delenv(name)
+    return place
+
+
+def settings(place, text):
+    (place / "stoker.toml").write_text(text)
+    (place / "stoker.toml").chmod(0o600)
+
+
+def test_what_is_not_given_comes_from_the_settings(alone, tmp_path, data, monkeypatch):
+    settings(
+        alone,
+        '[tiers.nvme]\npath = "n"\n[tiers.shared]\npath = "s"\n'
+        '[feed]\nprefetch_bytes = "1MiB"\n[checkpoint]\nengine = "buffered"\n[report]\ngpu_hour_price = 2.5\n',
+    )
+    monkeypatch.setenv("STOKER_SHARED", str(tmp_path / "s2"))
+    with stoker.open(run="r") as run:
+        assert (alone / "n/format").exists()
+        assert (tmp_path / "s2/r/run.json").exists()
+        assert run._home.stats().requested == "buffered"
+        assert run.loader(described(data), global_batch_size=8).stats().budget_bytes == 1024 * 1024
+        assert run.loader(described(data), global_batch_size=8, prefetch_bytes=4096).stats().budget_bytes == 4096
+        assert run.report().to_json()["gpu_hour_price"] == 2.5
+        assert run.report(gpu_hour_price=3).to_json()["gpu_hour_price"] == 3
+
+
+def test_an_argument_beats_the_settings(alone, tmp_path):
+    settings(alone, '[tiers.nvme]\npath = "n"\n[tiers.shared]\npath = "s"\n')
+    with stoker.open(run="r", nvme=tmp_path / "a", shared=str(tmp_path / "b")):
+        assert sorted(p.name for p in alone.iterdir()) == ["stoker.toml"]
+        assert (tmp_path / "a/format").exists()
+        assert (tmp_path / "b/r/run.json").exists()
+
+
+def test_wrong_settings_are_refused_before_anything_is_made(alone, tmp_path):
+    settings(alone, "[feed]\nthread = 1\n")
+    with pytest.raises(ConfigError, match=r"(?s)unknown key 'feed.thread'.*stoker.toml:2.*feed.threads"):
+        stoker.open(run="r", nvme=tmp_path / "n")
+    assert not (tmp_path / "n").exists()
+
+
+@pytest.mark.parametrize("engine", ["auto", "direct"])
+def test_large_checkpoints_pass_the_page_cache_by_and_come_back(alone, tmp_path, data, monkeypatch, engine):
+    monkeypatch.setenv("STOKER_CHECKPOINT_ENGINE", engine)
+    try:
+        LocalStore(tmp_path, engine=engine).close()
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+    model = torch.nn.Linear(1300, 1300)  # 6.8 MB
+    torch.manual_seed(1)
+    with stoker.open(run="r", nvme=tmp_path / "n") as run:
+        run.checkpoint(model, data=run.loader(described(data), global_batch_size=8)).save(after=0).wait()
+        written = run._home.stats().choices
+    other = torch.nn.Linear(1300, 1300)
+    with stoker.open(run="r", nvme=tmp_path / "n") as run:
+        assert run.checkpoint(other, data=run.loader(described(data), global_batch_size=8)).restore() == 1
+        reads = run._home.stats().direct_reads
+    assert torch.equal(model.weight, other.weight)
+    if "direct" in {choice.effective for choice in written}:  # elsewhere the temporary folder does no direct I/O
+        assert reads > 0
+
+
+def held():
+    """Open descriptors, threads, and KiB of shared memory of this process."""
+    with Path("/proc/self/status").open() as status:
+        shared_kib = next(int(line.split()[1]) for line in status if line.startswith("RssShmem"))
+    return len(list(Path("/proc/self/fd").iterdir())), threading.active_count(), shared_kib
+
+
+def settles_at(most):
+    """Whether no more than `most` is held, once the threads that end by themselves had time to."""
+    deadline = time.monotonic() + 10
+    while any(now > then for now, then in zip(held(), most, strict=True)):
+        if time.monotonic() > deadline:
+            return held()
+        time.sleep(0.005)
+    return True
+
+
+def test_loaders_that_are_dropped_give_back_descriptors_threads_and_memory(tmp_path):
+    with stoker.writer(tmp_path / "data") as w:
+        for i in range(8):
+            w.write(f"s{i}", {"bin": bytes(200_000)})
+    with stoker.open(run="r", nvme=tmp_path / "n") as run:
+        before = held()
+        for _ in range(50):
+            for batch in run.loader(tmp_path / "data", global_batch_size=4, shuffle=False):
+                assert len(batch["bin"]) == 4
+            del batch
+        assert settles_at(before) is True
+
+
+def test_a_batch_outlives_its_dropped_loader(tmp_path, data):
+    with stoker.open(nvme=tmp_path / "n") as run:
+        batch = next(iter(run.loader(data, global_batch_size=8)))
+    assert [bytes(value).decode() for value in batch["txt"]] == [f"sample {int(key[1:])}" for key in batch.sample_keys]
+
+
+def test_a_training_whose_loader_was_dropped_is_still_known_to_be_through(tmp_path, data):
+    with stoker.open(run="r", nvme=tmp_path / "n") as run:
+        for batch in run.loader(data, global_batch_size=8):
+            del batch
+    assert (tmp_path / "n" / "checkpoint" / "r" / "ended.json").exists()
+
+
+def test_closing_the_run_closes_the_loaders_that_live(tmp_path, data):
+    with stoker.open(nvme=tmp_path / "n") as run:
+        loader = run.loader(data, global_batch_size=8)
+        next(iter(loader))
+    with pytest.raises(ClosedError, match="loader is closed"):
+        next(iter(loader))
+
+
+def test_a_run_that_is_dropped_gives_back_its_lock_and_its_descriptors(tmp_path, data):
+    before = held()
+    for generation in range(1, 6):
+        run = stoker.open(run="r", nvme=tmp_path / "n")
+        assert run.generation.number == generation
+        next(iter(run.loader(data, global_batch_size=8)))
+        del run
+    gc.collect()
+    assert settles_at(before) is True
+
+
+@pytest.mark.parametrize(
+    "keep", [lambda run, data: run.loader(data, global_batch_size=8), lambda run, _: checkpoint(run)]
+)
+def test_what_a_dropped_run_made_keeps_its_lock(tmp_path, data, keep):
+    kept = keep(stoker.open(run="r", nvme=tmp_path / "n"), data)
+    gc.collect()
+    with pytest.raises(RunBusy):
+        stoker.open(run="r", nvme=tmp_path / "n")
+    kept.close()
+    del kept
+    gc.collect()
+    stoker.open(run="r", nvme=tmp_path / "n").close()
+
+
+def checkpoint(run):
+    return run.checkpoint(torch.nn.Linear(1, 1))
+
+
+def test_a_run_of_the_same_name_with_another_home_starts_at_once(tmp_path, data):
+    for shared in ("a", "a", "b", "a"):
+        with stoker.open(run="r", nvme=tmp_path / "n", shared=tmp_path / shared) as run:
+            next(iter(run.loader(data, global_batch_size=8)))
+            assert run.report().to_json()["steps"] == {1: 1, 2: 2, 3: 3}[run.generation.number]
+    assert run.generation.number == 3
+    assert len(list((tmp_path / "n" / "run" / "r").glob("*.1.ledger"))) == 2
+
+
+def test_a_run_whose_home_was_put_back_goes_on_from_there(tmp_path):
+    home = tmp_path / "n" / "checkpoint" / "r"
+    for _ in range(2):
+        stoker.open(run="r", nvme=tmp_path / "n").close()
+    shutil.copytree(home, tmp_path / "backup")
+    for _ in range(2):
+        stoker.open(run="r", nvme=tmp_path / "n").close()
+    shutil.rmtree(home)
+    shutil.copytree(tmp_path / "backup", home)
+    for generation in (3, 4):
+        with stoker.open(run="r", nvme=tmp_path / "n") as run:
+            assert run.generation.number == generation

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.errors import ConfigError
-from stoker.units import GIB, KIB, MIB, TIB, format_bytes, format_rate, format_seconds, parse_bytes
+from stoker.units import GIB, KIB, MIB, TIB, format_bytes, format_rate, format_seconds, parse_bytes, parse_seconds
 
 
 @pytest.mark.parametrize(
@@ -80,3 +80,16 @@ def test_a_size_that_was_written_reads_as_nearly_the_same(count):
 )
 def test_a_duration_is_written_in_the_unit_that_suits_it(seconds, text):
     assert format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("500ms", 0.5), ("30s", 30.0), (" 1.5 min", 90.0), ("2h", 7200.0), ("0s", 0.0)]
+)
+def test_a_duration_is_read(text, seconds):
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "30", "s", "-1s", "1e3s", "1m", "30 S", "30sec", "1h30min", "1.s"])
+def test_what_is_no_duration_is_refused_with_the_forms_that_are(text):
+    with pytest.raises(ConfigError, match=r"(?s)not a duration: .*500ms, 30s, 5min or 1h"):
+        parse_seconds(text)

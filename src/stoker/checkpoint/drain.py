@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from stoker import crash
 from stoker.checkpoint.commit import check_newest
 from stoker.checkpoint.drain_plan import DrainPlan, Held, PaceLimits, RankPart, pace, pause_s, plan_drain
@@ -18,6 +16,7 @@ from stoker.checkpoint.manifest import FileRecord, Manifest, WrittenFile, descri
 from stoker.checkpoint.read import StepReader, read_receipts
 from stoker.errors import AlreadyExists, NotFound, SaveFailed, Truncated
 from stoker.io.checksum import CHUNK_BYTES
+from stoker.io.direct import aligned_memory
 from stoker.store.base import Store
 from stoker.values import Key
 
@@ -175,7 +174,7 @@ class StepDrain:
 
     def _chunks(self, reader: StepReader, file: WrittenFile) -> Iterator[memoryview]:
         """The verified chunks of a file, one after the other in the same memory."""
-        scratch = np.empty(min(CHUNK_BYTES, file.bytes), np.uint8).data
+        scratch = aligned_memory(min(CHUNK_BYTES, file.bytes)).data
         for number in range(len(file.chunks)):
             chunk = scratch[: min(CHUNK_BYTES, file.bytes - number * CHUNK_BYTES)]
             reader.chunk(file, number, chunk)

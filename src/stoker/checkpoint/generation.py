@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from stoker import crash
-from stoker.checkpoint.commit import promote
+from stoker.checkpoint.commit import check_newest, promote
 from stoker.checkpoint.inventory import Inventory, choose_step, flaw, look_everywhere, take_inventory
 from stoker.checkpoint.layout import CHECKPOINT_FORMAT, ENDED_KEY, RUN_KEY, Home, StepId, generation_key
 from stoker.checkpoint.manifest import EndedRecord, GenerationRecord, RunRecord, decode, encode
@@ -54,16 +54,18 @@ def start_generation(
     layout: Layout,
     rendezvous: Rendezvous | None = None,
     deadline_s: float = START_DEADLINE_S,
+    newest: int | None = None,
 ) -> Generation:
     """Begin a generation of `run`, on every rank: rank 0 does it and the others hear of it.
 
     Its record is written, if absent, to every tier. Older generations are fenced: what they left whole is finished, all
     else they left nearby is removed. Raises LayoutError for several ranks without a `rendezvous`, TimedOut if rank 0 is
-    not heard of within `deadline_s`, NewerFormat, CheckpointError on every rank if rank 0 fails.
+    not heard of within `deadline_s`, NewerFormat, CheckpointError on every rank if rank 0 fails. A process
+    that goes back, alone, says which generation it is in as `newest`: Fenced if it is not.
     """
     tiers = Tiers.of(home)
     if layout.dp_size == 1:
-        number, restore, committed = _start(tiers, run, layout)
+        number, restore, committed = _start(tiers, run, layout, newest)
         return Generation(run, number, layout, restore, committed)
     if rendezvous is None:
         raise LayoutError(
@@ -104,14 +106,18 @@ def end_run(home: Home | Tiers, generation: Generation) -> None:
             crash.point("generation-run-ended")
 
 
-def _start(tiers: Tiers, run: str, layout: Layout) -> tuple[int, StepId | None, bool]:
+def _start(tiers: Tiers, run: str, layout: Layout, newest: int | None = None) -> tuple[int, StepId | None, bool]:
     """The number taken, the step to restore, and whether any step was ever committed."""
+    own = newest
     started = datetime.now(UTC).isoformat(timespec="seconds")
     for store in tiers.farthest_first:
         _claim_run(store, run, started)
     number = 0
     for _ in range(_TRIES):
         before = look_everywhere(tiers)
+        if own is not None:
+            for store in tiers.nearest_first:
+                check_newest(store, own)
         number = max(number, before.newest_generation) + 1
         restore = _choose(tiers, before, number)
         record = GenerationRecord(
@@ -128,6 +134,7 @@ def _start(tiers: Tiers, run: str, layout: Layout) -> tuple[int, StepId | None, 
         except AlreadyExists:
             _log.info("generation %d of run %r was begun by another process just now", number, run)
             continue
+        own = number if newest is not None else None
         _end_older(tiers.near, number)
         after = look_everywhere(tiers)
         # Until our record was there, an older generation could still commit: then our record names the wrong step.

@@ -169,9 +169,15 @@ class Drains:
         self._hurry.clear()
         self._submit(passage)
 
-    def resume(self, step: StepId) -> OwnPassage | None:
-        """Drain a step that an earlier generation may have left behind; None if this node does not have it."""
-        if step.name not in self._near.list_dirs():
+    def resume(self, generation: Generation | None = None) -> OwnPassage | None:
+        """Drain the step that the generation goes on from; None if there is none, or this node does not have it.
+
+        `generation`: the one that this process is in from now on, if it went back.
+        """
+        if generation is not None:
+            self._generation = generation
+        step = self._generation.restore
+        if step is None or step.name not in self._near.list_dirs():
             return None
         passage = self.open(step)
         self._submit(passage)

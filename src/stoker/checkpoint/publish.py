@@ -45,6 +45,8 @@ class Save:
         self._tier = tier
         self._limit_s = limit_s
         self._passage = passage
+        self._lock = threading.Lock()
+        self._begun = False  # the background thread has it, and will settle it
         self._written = threading.Event()
         self._settled = threading.Event()
         self._error: StokerError | None = None
@@ -106,6 +108,19 @@ class Save:
             return None
         self._told = True
         return self._error
+
+    def claim(self) -> bool:
+        """The background thread begins: from here on it settles the save. False if it was abandoned before."""
+        with self._lock:
+            self._begun = not self._settled.is_set()
+            return self._begun
+
+    def abandon(self, error: StokerError) -> bool:
+        """Settle a save that no thread has begun; False, and nothing done, if one has."""
+        with self._lock:
+            if not self._begun:
+                self.settle(error)
+            return not self._begun
 
     def mark_written(self, written_bytes: int) -> None:
         """The snapshot is on storage: the slab may be used again."""

@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-import numpy as np
-
 from stoker.checkpoint.layout import parse_receipt
 from stoker.checkpoint.manifest import FileRecord, Manifest, Receipt, WrittenFile, decode_receipt, describe_bytes
 from stoker.errors import DigestMismatch, FormatError, IntegrityError, NewerFormat, NotFound, StoreError, Truncated
 from stoker.io.checksum import CHUNK_BYTES, xxh3_128
+from stoker.io.direct import aligned_memory
 from stoker.io.safetensors import SIZE_BYTES, Header, header_bytes, parse_header
 from stoker.store.base import Store
 from stoker.values import ByteRange, Key
@@ -97,7 +96,7 @@ class StepReader:
         Reads each chunk that a span touches once, in order, into 4 MiB of scratch memory. When it raises, spans may
         hold anything. Raises NotFound, Truncated, DigestMismatch naming the file and the chunk.
         """
-        scratch = np.empty(min(CHUNK_BYTES, file.bytes), np.uint8)
+        scratch = aligned_memory(min(CHUNK_BYTES, file.bytes))
         ordered = sorted(spans, key=lambda span: span.start)
         count = 0
         first = 0  # the first span that may still need bytes

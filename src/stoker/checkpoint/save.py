@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
+import operator
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from stoker.checkpoint.commit import Attempt, give_up
 from stoker.checkpoint.deal import deal_digest, own_entries
 from stoker.checkpoint.drain import DrainOptions
-from stoker.checkpoint.generation import Generation
+from stoker.checkpoint.generation import Generation, start_generation
 from stoker.checkpoint.layout import HEADER_SPLIT_BYTES, Home, SavePlan, StepId, plan_save
 from stoker.checkpoint.manifest import RankState
 from stoker.checkpoint.passage import Drains, DrainStats, OwnPassage, Passage, SeenPassage
@@ -37,6 +38,7 @@ from stoker.ledger import Counter, Ledger
 from stoker.units import format_bytes, format_seconds
 
 _NS: Final = 1e9
+_STEP_LIMIT: Final = 2**53  # JSON's numbers are exact up to here in every reader
 _log = logging.getLogger("stoker.checkpoint")
 
 
@@ -105,8 +107,6 @@ class Checkpoint:
         ledger: Ledger,
         options: SaveOptions | None = None,
     ) -> None:
-        if every < 1:
-            raise ConfigError(f"every={every} steps", hint="give 1 or more")
         self._tiers = Tiers.of(home)
         self._home = self._tiers.near
         self._generation = generation
@@ -114,13 +114,14 @@ class Checkpoint:
         self._world = generation.layout.dp_size
         self._state = state
         self._data = data
-        self._every = every
+        self._every = _interval(every)
         self._ledger = ledger
         self._options = options or SaveOptions()
         self._snapshot = Snapshot()
         self._background = Background(f"stoker-checkpoint-{self._rank}")
         self._plan: tuple[Sequence[TensorEntry], SavePlan, str] | None = None
         self._last: Save | None = None
+        self._has_saved = False  # in this generation, well or not; the same on all ranks
         self._unsettled: list[Save] = []  # saves whose end nobody has looked at
         self._fenced: Fenced | None = None
         self._lock = threading.Lock()
@@ -130,8 +131,7 @@ class Checkpoint:
         self._outward: Passage | None = None  # of the newest step that is on its way, or was
         if self._tiers.far is not None and self._rank == 0:
             self._drains = Drains(self._home, self._tiers.far, generation, self._options.drain)
-            if generation.restore is not None:
-                self._outward = self._drains.resume(generation.restore)
+            self._outward = self._drains.resume()
 
     def restore(self) -> int | None:
         """Bring the state to the newest complete step; the number of batches done there, None in a fresh run.
@@ -140,10 +140,17 @@ class Checkpoint:
         live is touched. All ranks restore the step that rank 0 chose when the generation began, on any number of ranks.
         The position goes to `data`.
 
+        After a save of this start it goes back, on one rank: it waits for what is staged, begins the next generation
+        and restores the newest step of all, so that what is trained again is saved beside what was saved before.
+        Several ranks must be started again for that: CheckpointError.
+
         Raises CheckpointMissing if steps were committed but none can be restored, DigestMismatch, Truncated or NotFound
-        naming the file, CheckpointError if the state does not fit, ConfigError if the data do not.
+        naming the file, CheckpointError if the state does not fit, ConfigError if the data do not, and what became of
+        an earlier save.
         """
         self._check_open()
+        if self._has_saved:
+            self._begin_again()
         step = self._generation.restore
         if step is None:
             if self._generation.committed:
@@ -179,8 +186,9 @@ class Checkpoint:
         """Save the state after a batch (or after the batch of this number); returns when the snapshot is taken.
 
         Saves `step-{after.step + 1:08d}`: the number of batches done. Waits if the save before is still being written.
-        The same step again gives the same save. Raises what became of an earlier save (SaveFailed, Fenced),
-        CheckpointError for what cannot be saved, CapacityError, TimedOut if the save before does not end.
+        The same step again gives the same save, until `restore` goes back. Raises what became of an earlier save
+        (SaveFailed, Fenced), ConfigError for what is no step, CheckpointError for what cannot be saved, CapacityError,
+        TimedOut if the save before does not end. Interrupted (Ctrl-C), the step is saved or given up, never left open.
         """
         entered_ns = time.perf_counter_ns()
         self._check_open()
@@ -196,16 +204,20 @@ class Checkpoint:
                 )
         if last is not None:
             last.wait_written()
+        self._has_saved = True
         staged = self._stage(StepId(generation=self._generation.number, step=step))
         size_bytes = staged.plan.size_bytes
         passage = self._open_passage(staged.attempt.id)
         save = Save(step, tier=self._options.tier, limit_s=self._options.limit_s, passage=passage)
-        self._last = save
-        self._unsettled.append(save)
         try:
+            self._unsettled.append(save)
+            self._last = save
             self._background.submit(lambda: self._finish(staged, save, passage))
-        except RuntimeError as error:  # no thread can be started
-            save.settle(SaveFailed(f"step {step} cannot be saved in the background: {error}"))
+        except BaseException as error:  # no thread can be started, Ctrl-C: wait() and close() must not wait for it
+            reason = f"step {step} cannot be saved in the background: {_name(error)}"
+            if save.abandon(SaveFailed(reason)):
+                staged.image.release()
+                give_up(self._home, staged.attempt, reason)
             raise
         blocked_ns = time.perf_counter_ns() - entered_ns
         self._ledger.record_checkpoint(step, blocked_ns, size_bytes)
@@ -261,7 +273,8 @@ class Checkpoint:
             if failure is not None:
                 raise failure
         finally:
-            self._snapshot.close()
+            if all(not save.staged for save in self._unsettled):  # else a thread still reads it, and keeps it
+                self._snapshot.close()
 
     def __enter__(self) -> Self:
         return self
@@ -289,10 +302,10 @@ class Checkpoint:
     def _next_failure(self) -> StokerError | None:
         """The first error of a save that nobody was told of."""
         for save in [save for save in self._unsettled if save.settled]:
-            self._unsettled.remove(save)
             if isinstance(save.error, Fenced):
                 self._fenced = save.error
             failure = save.take_failure()
+            self._unsettled.remove(save)
             if failure is not None:
                 return failure
         failure = self._drains.take_failure() if self._drains is not None else None
@@ -305,6 +318,25 @@ class Checkpoint:
         if self._tiers.far is None:
             return None
         return self._drains.open(step) if self._drains is not None else SeenPassage(self._home, self._tiers.far, step)
+
+    def _begin_again(self) -> None:
+        """Go back: the next generation of the run, in this process. What it saves stands beside what was saved."""
+        if self._world > 1:
+            raise CheckpointError(
+                f"this start has saved already, and its {self._world} ranks cannot agree on a step to go back to",
+                self._home.url,
+                hint="end all ranks and start the run again: that restores the newest committed step",
+            )
+        self.wait()
+        if isinstance(self._outward, OwnPassage):  # a drain under way would be fenced by its own process
+            self._outward.wait_settled(self._options.limit_s)
+            self._raise_failure()
+        now = self._generation
+        self._generation = start_generation(self._tiers, run=now.run, layout=now.layout, newest=now.number)
+        if self._drains is not None:
+            self._outward = self._drains.resume(self._generation) or self._outward
+        self._last = None
+        self._has_saved = False
 
     def _stage(self, step: StepId) -> Staged:
         """Take the snapshot. If this rank cannot, rank 0 is told, so that it need not wait."""
@@ -328,9 +360,9 @@ class Checkpoint:
                 position=position,
                 shared=scalars.shared,
             )
-        except Exception as error:
+        except BaseException as error:
             attempt = Attempt(self._generation.run, step, self._rank, self._world, "", self._options.deadline_s)
-            give_up(self._home, attempt, f"the snapshot failed: {error}")
+            give_up(self._home, attempt, f"the snapshot failed: {_name(error)}")
             raise
 
     def _plan_for(self, capture: Capture) -> tuple[SavePlan, str]:
@@ -345,9 +377,12 @@ class Checkpoint:
         return self._plan[1:]
 
     def _finish(self, staged: Staged, save: Save, passage: Passage | None) -> None:
-        """The background thread's part."""
-        error = publish(self._home, staged, save)
+        """The background thread's part. Whatever happens in it, the save is settled."""
+        if not save.claim():
+            return
+        error: StokerError | None = SaveFailed(f"the save of step {save.step} was interrupted", self._home.url)
         try:
+            error = publish(self._home, staged, save)
             if error is None and passage is not None:
                 self._outward = passage
                 if self._drains is not None and isinstance(passage, OwnPassage):
@@ -368,10 +403,34 @@ class Checkpoint:
 
 
 def _steps_done(after: HasStep | int) -> int:
-    step = (after if isinstance(after, int) else after.step) + 1
-    if step < 0:
-        raise ConfigError(f"save after step {step - 1}", hint="give the last step done, or -1 before the first")
-    return step
+    """The number of batches done. Raises ConfigError for anything but a batch or its number."""
+    step = _whole_number(getattr(after, "step", after))
+    if step is None:
+        kind = type(after).__name__
+        raise ConfigError(f"save after {after!r}, a {kind}, which has no number", hint="give the batch, or its number")
+    if not -1 <= step < _STEP_LIMIT - 1:
+        raise ConfigError(f"save after step {step}", hint="give the last step done, or -1 before the first")
+    return step + 1
+
+
+def _interval(every: Any) -> int:
+    steps = _whole_number(every)
+    if steps is None or steps < 1:
+        raise ConfigError(f"every={every!r} steps", hint="give a whole number of 1 or more")
+    return steps
+
+
+def _whole_number(value: Any) -> int | None:
+    """The value as int if it is one of any kind (numpy's are); True and False are none."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def _name(error: BaseException) -> str:
+    """An error in one text, also one that says nothing, as KeyboardInterrupt does."""
+    return str(error) or type(error).__name__
 
 
 def _check_alone(entries: Sequence[TensorEntry]) -> None:

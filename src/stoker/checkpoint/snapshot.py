@@ -32,9 +32,9 @@ class Snapshot:
 
     def close(self) -> None:
         """Let go of the memory."""
-        if self._slab is not None:
-            self._slab.close()
-            self._slab = None
+        slab, self._slab = self._slab, None
+        if slab is not None:
+            slab.close()
 
     def _fitting(self, size_bytes: int) -> Slab:
         if self._slab is None or self._slab.size_bytes < size_bytes:

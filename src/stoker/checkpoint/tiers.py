@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from typing import Final
 
 from stoker.checkpoint.layout import Home
+from stoker.config import ObjectTier
 from stoker.store.base import Store
-from stoker.store.open import open_store
+from stoker.store.object_options import ObjectOptions
+from stoker.store.open import open_object, open_store
 
 FAR_NAME: Final = "object"  # what the far tier is called in `wait(until=)` and `Save.reached`
 
@@ -38,6 +41,22 @@ class Tiers:
         return self.nearest_first[::-1]
 
 
-def open_far(url: str | None, run: str) -> Store | None:
-    """The far tier of a run, if there is one: the folder named after it at `url`. Raises ConfigError."""
-    return None if url is None else open_store(f"{url.rstrip('/')}/{run}")
+def open_far(tier: ObjectTier, run: str) -> Store | None:
+    """The far tier of a run, if there is one: the folder named after it at the tier's URL. Raises ConfigError.
+
+    How a bucket is reached the tier's settings say, else the usual AWS variables.
+    """
+    if tier.url is None:
+        return None
+    url = f"{tier.url.rstrip('/')}/{run}"
+    if not url.lower().startswith("s3://"):
+        return open_store(url)
+    usual = ObjectOptions.from_environ(os.environ)
+    options = replace(
+        usual,
+        endpoint=tier.endpoint or usual.endpoint,
+        region=tier.region or usual.region,
+        profile=tier.profile or usual.profile,
+        allow_http=tier.allow_http or usual.allow_http,
+    )
+    return open_object(url, options)

@@ -57,11 +57,13 @@ class Background:
     def _work(self) -> None:
         while True:
             with self._lock:
+                if self._thread is not threading.current_thread():
+                    return  # its start was interrupted, and nobody counts on it
                 if not self._jobs:
                     self._thread = None
                     return
                 job = self._jobs.popleft()
             try:
                 job()
-            except Exception:  # noqa: BLE001  the thread's boundary: the jobs behind this one are still done
+            except BaseException:  # noqa: BLE001  the thread's boundary: the jobs behind this one are still done
                 _log.exception("a save ended in an error that nothing handles")

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from stoker._version import VERSION
+from stoker.cli.config import config
 from stoker.cli.demo import demo
 from stoker.cli.ls import ls
 from stoker.cli.pack import pack
@@ -44,6 +45,7 @@ app.command(name="ls")(ls)
 app.command(name="show")(show)
 app.command(name="report")(report)
 app.command(name="demo")(demo)
+app.add_typer(config)
 
 
 def _error_json(error: StokerError) -> str:

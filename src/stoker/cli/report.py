@@ -22,13 +22,17 @@ def report(
 
     Reads the ledgers of the run on this node and in its home. All waits are host time, not device idle.
     """
+    from stoker.config import load_config
     from stoker.errors import NotFound
     from stoker.meter.find import find_snapshots
     from stoker.meter.report import build_report
     from stoker.tier.node import NodeDirectory, check_run_name, default_nvme
 
     check_run_name(run)
-    node = NodeDirectory(nvme if nvme is not None else default_nvme(os.environ, os.geteuid()))
+    given = {"tiers.nvme.path": nvme, "tiers.shared.path": shared, "report.gpu_hour_price": gpu_hour_price}
+    config = load_config(os.environ, Path(), given, uid=os.geteuid())
+    node = NodeDirectory(config.tiers.nvme.path or default_nvme(os.environ, os.geteuid()))
+    shared = config.tiers.shared.path
     homes = [node.checkpoints(run), *([shared / run] if shared is not None else [])]
     places = [node.run(run), *(home / "ledger" for home in homes)]
     snapshots = find_snapshots(*places)
@@ -38,5 +42,5 @@ def report(
             where=", ".join(map(str, places)),
             hint="check the name, and give --nvme and --shared as the run was opened with",
         )
-    result = build_report(snapshots, gpu_hour_price=gpu_hour_price)
+    result = build_report(snapshots, gpu_hour_price=config.report.gpu_hour_price)
     typer.echo(dumps(result.to_json()) if json else str(result))

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from stoker.errors import InternalError
 from stoker.io.buffers import view
-from stoker.io.memory import Slot
 from stoker.ledger import StageTimes
 
 BYTES: Final = "|u1"  # the type of a field that is bytes, sample after sample
@@ -21,7 +20,7 @@ OBJECTS: Final = "|O"  # of one whose values are Python objects; they travel in 
 
 @dataclass(frozen=True, slots=True)
 class InSlot:
-    """The values lie in the batch's slot, from `offset` on."""
+    """The values lie in the batch's memory, from `offset` on."""
 
     offset: int
 
@@ -55,14 +54,14 @@ class Field:
 class WireBatch:
     """What a feeder replies to `request(step)`.
 
-    `slot` is the part of the arena where it lies, lent with the reply; None if no slot was free, and `memory` then
-    holds the same bytes. `valid` bool[n] is False for the pads of an evaluation. `nbytes` are the bytes of all values.
+    `memory` uint8 is where it lies: a loan of a slot of the arena, which returns when the last view of it dies, also
+    if the reply never reaches anybody; or ordinary memory if no slot was free. `valid` bool[n] is False for the pads of
+    an evaluation. `nbytes` are the bytes of all values.
     """
 
     step: int
     epoch: int
-    slot: Slot | None
-    memory: NDArray[np.uint8] | None
+    memory: NDArray[np.uint8]
     valid: NDArray[np.bool_]
     fields: tuple[Field, ...]
     sample_keys: Field
@@ -85,13 +84,13 @@ class Batch(Mapping[str, Any]):
 
     __slots__ = ("__weakref__", "_fields", "_key_field", "_keys", "_memory", "_values", "epoch", "step", "valid")
 
-    def __init__(self, wire: WireBatch, memory: NDArray[np.uint8]) -> None:
+    def __init__(self, wire: WireBatch) -> None:
         self.step = wire.step
         self.epoch = wire.epoch
         self.valid = wire.valid
         self._fields = {field.name: field for field in wire.fields}
         self._key_field = wire.sample_keys
-        self._memory = memory
+        self._memory = wire.memory
         self._values: dict[str, Any] = {}
         self._keys: list[str] | None = None
 

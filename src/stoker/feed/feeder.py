@@ -1,8 +1,8 @@
 """The feeder: makes the batches of a rank, ahead of their use, in threads of this process.
 
-It serves a protocol that a process of its own could serve as well: `request(step)` is answered with a WireBatch whose
-values lie in a slot of the arena, `release(slot)` gives one back unused, `close()` ends it. Any step may be asked for
-at any time; the feeder reads ahead of the last one asked for.
+It serves a small protocol: `request(step)` is answered with a WireBatch whose values lie in a slot of the arena, which
+returns when the last view of it dies; `close()` ends it. Any step may be asked for at any time; the feeder reads ahead
+of the last one asked for.
 
 One thread, stoker-plan, chooses what is made next and where it lies; it alone waits for slots. What is asked for goes
 first; what is not wanted any more is dropped.
@@ -14,11 +14,9 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
 
 from stoker.dataset.open import OpenDataset
 from stoker.dataset.order import OrderedBatch
@@ -28,7 +26,6 @@ from stoker.feed.options import FeedOptions, FeedStats
 from stoker.feed.placement import Placement, Work
 from stoker.feed.plan import BatchPlan, FeedSpec, plan_batch
 from stoker.feed.stages import Stages
-from stoker.io.memory import Slot
 from stoker.ledger import Counter
 from stoker.units import format_seconds
 
@@ -38,7 +35,10 @@ _log = logging.getLogger("stoker.feed")
 
 
 class InlineFeeder:
-    """Feeds one rank with steps [0, step_count), whose samples `batches(step)` names. Starts with the first request."""
+    """Feeds one rank with steps [0, step_count), whose samples `batches(step)` names. Starts with the first request.
+
+    `ends` is called once when all has ended, with what was counted: by `close()`, or by the planner after `abandon()`.
+    """
 
     def __init__(
         self,
@@ -47,23 +47,25 @@ class InlineFeeder:
         spec: FeedSpec,
         options: FeedOptions,
         step_count: int,
+        ends: Callable[[dict[Counter, int]], None] = lambda _: None,
     ) -> None:
         self._opened = opened
         self._batches = batches
         self._spec = spec
         self._options = options
         self._step_count = step_count
+        self._ends = ends
         self._pid = os.getpid()
         self._one_request = threading.Lock()
         self._placement = Placement(options.prefetch_bytes, mapped=bool(spec.mappers))
         self._arena = self._placement.arena
-        self._stages = Stages(opened, spec, options, self._placement, self._finish)
-        self._planner = threading.Thread(target=self._plan_batches, name="stoker-plan", daemon=True)
+        self._stages = Stages(opened, spec, options, self._placement, _weakly(self._finish))
+        self._planner: threading.Thread | None = None  # once it runs, it holds the feeder until it ends
         self._unplaced: tuple[BatchPlan, int] | None = None  # the planner's own: a plan without a slot, and its cost
 
         # What follows is guarded by this lock, but for the flag, which a garbage collection may set anywhere.
         self._changed = threading.Condition()
-        self._stopping = False
+        self._stopping = self._closing = False
         self._failure: BaseException | None = None
         self._works: dict[int, Work] = {}
         self._errors: dict[int, BaseException] = {}
@@ -77,8 +79,9 @@ class InlineFeeder:
         self._starved = False
 
     def request(self, step: int) -> WireBatch:
-        """The batch of `step`; waits until it is made. Its slot is the caller's from then on.
+        """The batch of `step`; waits until it is made. Its memory is the caller's from then on.
 
+        May be interrupted anywhere, as by Ctrl-C: the batch is then delivered to the next request for it, or given up.
         Raises what made the batch fail, as itself: NotFound, Truncated, DigestMismatch, SampleError and others; a
         second request tries anew. TimedOut after `deadline_s`, ClosedError, UnsupportedError in a forked process.
         """
@@ -90,39 +93,28 @@ class InlineFeeder:
         if not 0 <= step < self._step_count:
             raise ConfigError(f"there is no step {step}", hint=f"steps count from 0 to {self._step_count - 1}")
         deadline_s = time.monotonic() + self._options.deadline_s
-        if not self._one_request.acquire(timeout=self._options.deadline_s):
-            raise TimedOut(
-                f"step {step} waited {format_seconds(self._options.deadline_s)} for another thread's request"
-            )
+        with self._one_request, self._changed:  # no timeout: an interrupt between taking a lock and noting it loses it
+            if not self._is_made(step):
+                self._wait_for(step, deadline_s)
+            error = self._errors.pop(step, None)
+            if error is None:
+                return self._hand_over(step)
         try:
-            with self._changed:
-                if not self._is_made(step):
-                    self._wait_for(step, deadline_s)
-                error, work = self._errors.pop(step, None), self._works.pop(step, None)
-                if error is None:
-                    self._next = step + 1
-                if self._works and next(iter(self._works)) < step:
-                    self._arena.wake()  # a jump: what was passed over holds slots
+            raise error
         finally:
-            self._one_request.release()
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error  # no cycle of error, traceback and frame
-        assert work is not None
-        assert work.reply is not None
+            del error  # no cycle of error, traceback and frame
+
+    def _hand_over(self, step: int) -> WireBatch:
+        """The reply for a step that is made; it stays known until all is noted."""
+        work = self._works[step]
+        reply = work.reply
+        assert reply is not None
         self._placement.hand_over(work)
-        return work.reply
-
-    def release(self, slot: Slot) -> None:
-        """Give back a slot that came with a reply and was not lent on."""
-        self._arena.give(slot)
-        self._arena.wake()
-
-    def lend(self, slot: Slot) -> NDArray[np.uint8]:
-        """The bytes of a slot that came with a reply; it returns when the last view of them dies."""
-        return self._arena.lend(slot)
+        self._next = step + 1
+        if next(iter(self._works)) < step:
+            self._arena.wake()  # a jump: what was passed over holds slots
+        del self._works[step]
+        return reply
 
     def stats(self) -> FeedStats:
         """What it has done, and what it holds now."""
@@ -151,12 +143,16 @@ class InlineFeeder:
         }
 
     def abandon(self) -> None:
-        """Stop soon, without waiting. Takes no lock: a garbage collection may call it anywhere."""
+        """Stop soon, without waiting. Takes no lock: a garbage collection may call it anywhere.
+
+        The planner then ends what there is; if it was never started, there is only memory, which goes with the feeder.
+        """
         self._stopping = True
         self._arena.wake()
 
     def close(self) -> None:
         """End all threads and give the memory back, but for what is lent. Idempotent."""
+        self._closing = True
         self.abandon()
         if os.getpid() != self._pid:
             return
@@ -164,9 +160,14 @@ class InlineFeeder:
             self._changed.notify_all()
         self._stages.stop()
         deadline_s = time.monotonic() + _CLOSE_S
-        if self._planner.ident is not None:
-            self._planner.join(_CLOSE_S)
-        left = self._stages.join(max(0.0, deadline_s - time.monotonic())) + self._planner.is_alive()
+        planner = self._planner
+        if planner is not None and planner.ident is not None:
+            planner.join(_CLOSE_S)
+        left = self._stages.join(max(0.0, deadline_s - time.monotonic()))
+        self._let_go(left + (planner is not None and planner.is_alive()))
+
+    def _let_go(self, left: int) -> None:
+        """Give everything back, but for what is lent and what `left` threads still use."""
         if left:
             _log.warning("%d threads still wait for %s; they end with the process", left, self._opened.store.url)
         with self._changed:
@@ -175,7 +176,10 @@ class InlineFeeder:
                 self._placement.give_back(work)
             self._works.clear()
             self._errors.clear()
+            ends, self._ends = self._ends, lambda _: None
+        self._arena.reclaim()
         self._arena.close()
+        ends(self.count())
 
     # Waiting for a batch, in the thread of training.
 
@@ -187,6 +191,8 @@ class InlineFeeder:
     def _wait_for(self, step: int, deadline_s: float) -> None:
         """Wait, with the lock held, until `step` is made."""
         self._check_running()
+        if self._planner is None:
+            self._planner = threading.Thread(target=self._plan_batches, name="stoker-plan", daemon=True)
         if self._planner.ident is None:
             self._planner.start()
         self._next = self._frontier = step
@@ -230,10 +236,13 @@ class InlineFeeder:
                     self._starved = False
         except BaseException as error:  # noqa: BLE001  thread boundary: told to whoever asks for a batch
             self._failure = error
+        abandoned = self._failure is None and not self._closing
         self._stopping = True
         with self._changed:
             self._changed.notify_all()
         self._stages.stop()
+        if abandoned:  # by a loader that nobody holds any more
+            self._let_go(self._stages.join(_CLOSE_S))
 
     def _plan_next(self) -> float | None:
         """Begin one more batch if there is one to begin. Returns how long to wait for slots (None: until woken)."""
@@ -288,6 +297,7 @@ class InlineFeeder:
             placed = self._placement.place(work, nbytes)
             while not placed and (furthest := max(self._works, default=step)) > step:
                 self._drop(furthest)
+                self._arena.reclaim()  # if it was made, its slot came back just now
                 placed = self._placement.place(work, nbytes)
             if not placed and self._asked != step:
                 return None
@@ -351,3 +361,15 @@ class InlineFeeder:
             self._errors[step] = error
             self._ahead = False
             self._changed.notify_all()
+
+
+def _weakly(finish: Callable[[Work, BaseException | None], None]) -> Callable[[Work, BaseException | None], None]:
+    """The bound method, but not holding its object: a feeder that nobody holds is freed at once."""
+    method = weakref.WeakMethod(finish)
+
+    def call(work: Work, error: BaseException | None) -> None:
+        bound = method()
+        if bound is not None:
+            bound(work, error)
+
+    return call

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -17,10 +20,23 @@ from stoker.feed.batch import Batch
 from stoker.feed.feeder import InlineFeeder
 from stoker.feed.options import FeedOptions, FeedStats
 from stoker.feed.plan import check_fits, choose_fields
-from stoker.ledger import Ledger, split_wait
+from stoker.ledger import Counter, Ledger, split_wait
 from stoker.values import Layout
 
 __all__ = ["FeedOptions", "FeedStats", "Loader"]
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far training is; outlives the loader it is of."""
+
+    step_count: int
+    next_step: int = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether training has had its last batch."""
+        return self.next_step >= self.step_count
 
 
 class Loader:
@@ -29,13 +45,16 @@ class Loader:
     Training (`shuffle` is "window" or "exact"): goes on where it stands, through all epochs, and yields nothing once
     it is through; a loop that was left goes on in the next one. One loop at a time: a new one takes over.
     Evaluation (`shuffle=False`): each loop begins anew; it has no position and is never part of a checkpoint.
+    Several threads may share a loop: they take turns, and each batch goes to one of them.
 
-    Reading begins with the first batch asked for, and goes on ahead of use within `options.prefetch_bytes`. Threads
-    end with `close()`, or when the loader is no longer referenced.
+    Reading begins with the first batch asked for, and goes on ahead of use within `options.prefetch_bytes`. Threads,
+    memory and open files are given back by `close()`, or when the loader is no longer referenced; batches stay as long
+    as they are held. `closes` is called then.
 
     Attributes:
         order: which samples are in which batch.
         steps_per_epoch: the same on every rank.
+        progress: how far training is; None for an evaluation.
 
     Raises ConfigError for unknown fields and decoders and for a batch that cannot fit `prefetch_bytes`, DatasetError
     for a field that some samples lack, LayoutError if the ranks cannot share a batch.
@@ -50,23 +69,30 @@ class Loader:
         layout: Layout,
         options: FeedOptions,
         ledger: Ledger,
+        closes: Callable[[], None] = lambda: None,
     ) -> None:
         spec = choose_fields(dataset, opened.manifest, tuple(options.decoders))
         self.order = order
         self.steps_per_epoch = order.steps_per_epoch
         self._evaluates = order.recipe.shuffle is False
         self._step_count = order.steps_per_epoch * options.epochs
+        self.progress = None if self._evaluates else Progress(self._step_count)
         self._ledger = ledger
-        self._next_step = 0
         self._loop_count = 0
+        self._turn = threading.Lock()
         batches = partial(_share, order, layout)
         count, rest = divmod(order.recipe.global_batch_size, layout.dp_size)
         # In training a first batch can cost seconds of hashing; it is asked for here only where it is refused.
         tail = batches(self.steps_per_epoch - 1) if self._evaluates or rest else None
         if options.prefetch_bytes:
             check_fits(opened, spec.fields, count, tail, options.prefetch_bytes)
-        self._feeder = InlineFeeder(opened, batches, spec, options, self._step_count)
-        self._told = dict.fromkeys(self._feeder.count(), 0)
+        self._account = account = _Account(ledger)
+
+        def ends(counts: Mapping[Counter, int]) -> None:  # must not hold the loader
+            account.tell(counts)
+            closes()
+
+        self._feeder = InlineFeeder(opened, batches, spec, options, self._step_count, ends)
         self._closed = weakref.finalize(self, self._feeder.abandon)
 
     @property
@@ -77,7 +103,7 @@ class Loader:
     @property
     def finished(self) -> bool:
         """Whether training has had its last batch. An evaluation is never finished."""
-        return not self._evaluates and self._next_step >= self._step_count
+        return self.progress is not None and self.progress.finished
 
     def __len__(self) -> int:
         """Steps of all epochs, wherever it stands."""
@@ -92,18 +118,18 @@ class Loader:
         if self._evaluates:
             # What an evaluation takes is neither compute nor wait of a training step: the account stands still.
             self._ledger.record_end(time.perf_counter_ns())
-        return _Loop(self._advance, self._loop_count)
+        return _Loop(self._advance, self._loop_count, self._step_count)
 
     def position(self, after: int) -> Position:
         """Where the run stands when it has done step `after` (-1: none). Raises ConfigError for an evaluation."""
-        self._check_training("has no position")
+        self._training("has no position")
         return self.order.position(after)
 
     def seek(self, position: Position) -> None:
         """Go on at `position`. Raises ConfigError if it is of other data or another recipe, or for an evaluation."""
-        self._check_training("cannot go on from a checkpoint")
+        progress = self._training("cannot go on from a checkpoint")
         position.check(self.order)
-        self._next_step = position.next_step
+        progress.next_step = position.next_step
 
     def stats(self) -> FeedStats:
         """What was read, and what lies ready, is made and is lent now; also after `close()`."""
@@ -113,7 +139,6 @@ class Loader:
         """Stop reading and end the threads; batches that are still held stay as they are. Idempotent."""
         if self._closed.detach() is not None:
             self._feeder.close()
-            self._tell()
 
     def __enter__(self) -> Self:
         return self
@@ -127,62 +152,66 @@ class Loader:
         if not self._closed.alive:
             raise ClosedError("the loader is closed")
 
-    def _check_training(self, what: str) -> None:
-        if self._evaluates:
+    def _training(self, what: str) -> Progress:
+        if self.progress is None:
             raise ConfigError(
                 f"a loader with shuffle=False is an evaluation: it {what}",
                 hint="give the checkpoint the loader of training",
             )
+        return self.progress
 
     def _advance(self, loop: _Loop) -> Batch:
-        entered_ns = time.perf_counter_ns()
-        self._check_open()
-        if not self._evaluates and loop.number != self._loop_count:
-            raise ConfigError("another loop over this loader has begun since", hint="one loop at a time")
-        step = loop.step if self._evaluates else self._next_step
-        if step >= self._step_count:
-            if not self._evaluates:
-                self._ledger.record_end(entered_ns)
-            raise StopIteration
-        batch = self._deliver(step, entered_ns)
-        if self._evaluates:
-            loop.step = step + 1
-        else:
-            self._next_step = step + 1
+        with self._turn:  # from the choice of the step until it is counted
+            entered_ns = time.perf_counter_ns()
+            self._check_open()
+            if self.progress is not None and loop.number != self._loop_count:
+                raise ConfigError("another loop over this loader has begun since", hint="one loop at a time")
+            at = self.progress or loop.progress
+            step = at.next_step
+            if at.finished:
+                if not self._evaluates:
+                    self._ledger.record_end(entered_ns)
+                raise StopIteration
+            batch = self._deliver(step, entered_ns)
+            at.next_step = step + 1
         return batch
 
     def _deliver(self, step: int, entered_ns: int) -> Batch:
         """The batch of a step, and the account of the wait for it."""
         wire = self._feeder.request(step)
-        if wire.slot is not None:
-            memory = self._feeder.lend(wire.slot)
-        else:
-            assert wire.memory is not None
-            memory = wire.memory
-        batch = Batch(wire, memory)
+        batch = Batch(wire)
         left_ns = time.perf_counter_ns()
         if not self._evaluates:
             waits = split_wait(entered_ns, left_ns, wire.timing)
             samples = int(wire.valid.sum())
             self._ledger.record_step(step, wire.epoch, entered_ns, left_ns, waits, samples, wire.nbytes)
-        self._tell()
+        self._account.tell(self._feeder.count())
         return batch
 
-    def _tell(self) -> None:
-        """Bring the ledger's counters up to date."""
-        now = self._feeder.count()
-        for counter, amount in now.items():
-            if amount != self._told[counter]:
-                self._ledger.add(counter, amount - self._told[counter])
-        self._told = now
+
+class _Account:
+    """What the ledger has been told of a feeder."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._told: Mapping[Counter, int] = {}
+
+    def tell(self, now: Mapping[Counter, int]) -> None:
+        """Bring the ledger's counters up to date; one that is closed already stays as it is."""
+        with suppress(ClosedError):
+            for counter, amount in now.items():
+                more = amount - self._told.get(counter, 0)
+                if more:
+                    self._ledger.add(counter, more)
+            self._told = now
 
 
 class _Loop(Iterator[Batch]):
-    """One `for` loop over a loader: the `number`th, at `step` if it is an evaluation's."""
+    """One `for` loop over a loader: the `number`th, with a progress of its own if it is an evaluation's."""
 
-    def __init__(self, advance: Callable[[_Loop], Batch], number: int) -> None:
+    def __init__(self, advance: Callable[[_Loop], Batch], number: int, step_count: int) -> None:
         self.number = number
-        self.step = 0
+        self.progress = Progress(step_count)
         self._advance = advance
 
     def __next__(self) -> Batch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from stoker.dataset.describe import Dataset
@@ -34,25 +34,35 @@ def open_loader(
     layout: Layout,
     options: FeedOptions,
     ledger: Ledger,
-    stack: ExitStack,
 ) -> Loader:
     """Open the data set, fix its order, and make the loader of the rank that `layout` names.
 
-    `stack` closes what is opened here: the loader, and the store unless it is the caller's own.
+    The store is closed with the loader, unless it is the caller's own.
     Costs O(blocks). Raises DatasetError, EmptyDataset, LayoutError, ConfigError, StoreError, IntegrityError.
     """
     description = dataset if isinstance(dataset, Dataset) else Dataset(os.fspath(dataset))
     source = description.source
-    store = source if isinstance(source, Store) else stack.enter_context(closing(open_store(source)))
-    opened = open_dataset(store)
-    manifest, block_samples = opened.manifest, opened.blocks.sample_count
-    recipe = plan_recipe(
-        block_samples,
-        manifest.block_bytes,
-        seed=wish.seed,
-        global_batch_size=wish.global_batch_size,
-        shuffle=wish.shuffle,
-    )
-    order = Order(block_samples, recipe, block_bytes=manifest.block_bytes, manifest_digest=manifest.digest)
-    loader = Loader(description, opened, order=order, layout=layout, options=options, ledger=ledger)
-    return stack.enter_context(loader)
+    with ExitStack() as opening:
+        if isinstance(source, Store):
+            store, closes = source, _leave_open
+        else:
+            store = open_store(source)
+            closes = store.close
+        opening.callback(closes)
+        opened = open_dataset(store)
+        manifest, block_samples = opened.manifest, opened.blocks.sample_count
+        recipe = plan_recipe(
+            block_samples,
+            manifest.block_bytes,
+            seed=wish.seed,
+            global_batch_size=wish.global_batch_size,
+            shuffle=wish.shuffle,
+        )
+        order = Order(block_samples, recipe, block_bytes=manifest.block_bytes, manifest_digest=manifest.digest)
+        loader = Loader(description, opened, order=order, layout=layout, options=options, ledger=ledger, closes=closes)
+        opening.pop_all()  # the store is the loader's now
+        return loader
+
+
+def _leave_open() -> None:
+    """What closes a store that is the caller's own."""

@@ -14,7 +14,7 @@ from stoker.errors import ConfigError
 from stoker.feed.batch import Field, WireBatch
 from stoker.feed.fetch import Job
 from stoker.feed.plan import BatchPlan
-from stoker.io.memory import Arena, Slot, align
+from stoker.io.memory import Arena, Slot, room
 from stoker.units import format_bytes
 
 # With prefetch_bytes=0 one batch is lent while the next is made. Wherever the first lies, one of the two gaps around
@@ -29,7 +29,8 @@ class Work:
     """A batch on its way. It belongs to one thread at a time until it is `ready` or has an `error`.
 
     `memory` is where its bytes lie: in `slot`, or in ordinary memory if that is None. `output_slot` is kept for what
-    a map will return. `times` are those of StageTimes, as far as they are known; `reply` stands when it is ready.
+    a map will return. `times` are those of StageTimes, as far as they are known; `reply` stands when it is ready, and
+    its memory is `lent` then: the slot returns when the reply and all views are gone.
     """
 
     step: int
@@ -43,8 +44,8 @@ class Work:
     fields: tuple[Field, ...] = ()
     nbytes: int = 0
     reply: WireBatch | None = None
-    error: BaseException | None = None
-    ready: bool = False
+    lent: bool = False
+    handed_over: bool = False
     dropped: bool = False
 
 
@@ -78,7 +79,7 @@ class Placement:
                 if work.output_slot is None:
                     self.arena.give(slot)
                     return False
-                self._count(align(output_bytes))
+                self._count(room(output_bytes))
             self._use(work, slot)
             return True
 
@@ -99,13 +100,13 @@ class Placement:
                 self._free(slot)
                 slot = None
             elif slot is not None:
-                self._count(-align(slot.nbytes))
+                self._count(-room(slot.nbytes))
             if slot is None and raw is not None:
                 self._check_possible(raw.nbytes, nbytes)
                 slot = self.arena.take(nbytes)
             if slot is not None:
                 self._use(work, slot)
-            elif raw is not None:
+            elif raw is not None and nbytes:
                 self._copy(work, nbytes)
             else:
                 work.memory = np.empty(nbytes, np.uint8)
@@ -120,22 +121,36 @@ class Placement:
             work.slot = work.memory = None
             if slot is None:
                 return None, memory
-            self._count(-align(slot.nbytes))
+            self._count(-room(slot.nbytes))
             return slot, self.arena.lend(slot)
 
+    def lend(self, work: Work) -> NDArray[np.uint8]:
+        """The bytes of a batch that is made. From now on its slot returns by itself, when the last view is gone: the
+        thread that takes the batch may be interrupted anywhere, and nothing is lost.
+        """
+        assert work.memory is not None
+        memory = work.memory if work.slot is None else self.arena.lend(work.slot)
+        work.memory, work.lent = None, True
+        return memory
+
     def hand_over(self, work: Work) -> None:
-        """A batch is delivered: its slot is its receiver's now."""
+        """A batch is delivered: its bytes are its receiver's now. Once, however often it is called."""
         with self._lock:
-            if work.slot is not None:
-                self._count(-align(work.slot.nbytes))
+            nbytes = room(work.slot.nbytes) if work.slot is not None else 0
+            if not work.handed_over:
+                # One line without a call: no interrupt comes between the two.
+                work.handed_over, self.in_flight_bytes = True, self.in_flight_bytes - nbytes
 
     def give_back(self, work: Work) -> None:
-        """A batch is not wanted any more: its slots are free at once."""
+        """A batch is not wanted any more: its slots are free at once, or with the next `reclaim` if it was made."""
         with self._lock:
-            for slot in (work.slot, work.output_slot):
-                if slot is not None:
-                    self._free(slot)
-            work.slot = work.output_slot = work.memory = None
+            if work.slot is not None and not work.lent:
+                self._free(work.slot)
+            elif work.slot is not None and not work.handed_over:
+                self._count(-room(work.slot.nbytes))
+            if work.output_slot is not None:
+                self._free(work.output_slot)
+            work.slot = work.output_slot = work.memory = work.reply = None
 
     def _copy(self, work: Work, nbytes: int) -> None:
         if not self.copied_count:
@@ -152,18 +167,18 @@ class Placement:
     def _use(self, work: Work, slot: Slot) -> None:
         work.slot = slot
         work.memory = self.arena.view(slot)
-        self._count(align(slot.nbytes))
+        self._count(room(slot.nbytes))
 
     def _free(self, slot: Slot) -> None:
         self.arena.give(slot)
-        self._count(-align(slot.nbytes))
+        self._count(-room(slot.nbytes))
 
     def _count(self, nbytes: int) -> None:
         self.in_flight_bytes += nbytes
         self.peak_bytes = max(self.peak_bytes, self.in_flight_bytes)
 
     def _check_possible(self, nbytes: int, output_bytes: int) -> None:
-        needed = align(nbytes) + align(output_bytes)
+        needed = room(nbytes) + (room(output_bytes) if output_bytes else 0)
         if not self._bounded:
             if self.arena.size_bytes < _UNBOUNDED_FACTOR * needed:
                 self.arena.grow(_UNBOUNDED_FACTOR * needed)

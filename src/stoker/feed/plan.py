@@ -17,7 +17,7 @@ from stoker.dataset.manifest import Manifest
 from stoker.dataset.open import OpenDataset
 from stoker.dataset.order import OrderedBatch
 from stoker.errors import ConfigError, DatasetError
-from stoker.io.memory import ALIGNMENT, align
+from stoker.io.memory import ALIGNMENT, align, room
 
 Mapper = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -166,4 +166,4 @@ def check_fits(
 
 def _padded(count: int, field_count: int) -> int:
     """The most that `count` bytes take when each field begins at a multiple of 64: itself such a multiple."""
-    return (count + field_count * (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT
+    return room((count + field_count * (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT)

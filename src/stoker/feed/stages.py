@@ -150,7 +150,7 @@ class Stages:
             work.stage = "the map function"
             return self._to_map
         work.times.append(work.times[-1])
-        work.reply = _reply(work)
+        self._reply(work)
         return None
 
     def _map(self, work: Work) -> None:
@@ -163,19 +163,17 @@ class Stages:
 
         work.fields, work.nbytes = map_batch(samples, self._spec.mappers, allocate)
         work.times.append(time.perf_counter_ns())
-        work.reply = _reply(work)
+        self._reply(work)
 
-
-def _reply(work: Work) -> WireBatch:
-    plan = work.plan
-    return WireBatch(
-        step=work.step,
-        epoch=plan.ordered.epoch,
-        slot=work.slot,
-        memory=work.memory if work.slot is None else None,
-        valid=plan.ordered.valid,
-        fields=work.fields,
-        sample_keys=Field("sample_keys", BYTES, InReply(plan.key_bytes), row_offsets=plan.key_offsets),
-        timing=StageTimes(*work.times),
-        nbytes=work.nbytes,
-    )
+    def _reply(self, work: Work) -> None:
+        plan = work.plan
+        work.reply = WireBatch(
+            step=work.step,
+            epoch=plan.ordered.epoch,
+            memory=self._placement.lend(work),
+            valid=plan.ordered.valid,
+            fields=work.fields,
+            sample_keys=Field("sample_keys", BYTES, InReply(plan.key_bytes), row_offsets=plan.key_offsets),
+            timing=StageTimes(*work.times),
+            nbytes=work.nbytes,
+        )

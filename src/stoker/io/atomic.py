@@ -25,6 +25,8 @@ from stoker import crash
 from stoker.errors import ClosedError, StoreError, UnsupportedError
 from stoker.io import ofd
 from stoker.io.buffers import ReadBuffer, view
+from stoker.io.choose import Engine, EngineChoice
+from stoker.io.direct import FileWriter
 from stoker.io.host import host_id
 
 TEMP_PREFIX: Final = ".tmp-"
@@ -48,22 +50,26 @@ class AtomicFile:
 
     Missing parent directories are made. Leaving the `with` block without a commit removes the temporary file; after
     SIGKILL the next `sweep` does. Not thread-safe: one writer, one thread at a time.
+
+    `engine` is how large files are written; what was chosen for this one is known after `commit`, as `self.engine`.
     """
 
-    def __init__(self, target: Path) -> None:
+    def __init__(self, target: Path, engine: Engine = "buffered") -> None:
         self.target = target
         self.size_bytes = 0
+        self.engine: EngineChoice | None = None
         make_dirs(target.parent)
         self._fd, self._temp = _open_temp(target.parent)
+        self._out = FileWriter(self._fd, engine, str(target))
 
     def write(self, data: ReadBuffer) -> None:
-        """Append all of `data`. Raises OSError, ClosedError after commit or discard."""
+        """Append all of `data`. Raises OSError, ClosedError after commit or discard.
+
+        UnsupportedError if direct I/O was asked for by name and is not possible.
+        """
         self._check_open()
-        rest = view(data)
-        while rest:
-            written = os.write(self._fd, rest)
-            self.size_bytes += written
-            rest = rest[written:]
+        self._out.write(data)
+        self.size_bytes += view(data).nbytes
 
     def commit(self, *, if_absent: bool = False) -> os.stat_result:
         """Make the bytes durable, then visible under `target`, then the name durable; returns the file's stat.
@@ -72,6 +78,7 @@ class AtomicFile:
         writers wins. Raises UnsupportedError where the file system can neither link nor rename without replacing.
         """
         self._check_open()
+        self.engine = self._out.finish()
         with contextlib.suppress(OSError):  # a file system without settable times keeps its own, coarser one
             stamp = _next_stamp_ns()
             os.utime(self._fd, ns=(stamp, stamp))
@@ -205,6 +212,23 @@ def rename_dir(source: Path, target: Path) -> None:
     fsync_dir(target.parent)
     if source.parent != target.parent:
         fsync_dir(source.parent)
+
+
+def rename_file(source: Path, target: Path) -> None:
+    """Rename file `source` to `target` in the same directory, durably, never over another file.
+
+    Where the file system cannot refuse by itself, `target` is looked up first: the caller keeps others away. Raises
+    FileExistsError, FileNotFoundError.
+    """
+    try:
+        _rename_noreplace(source, target)
+    except UnsupportedError:
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
+        source.rename(target)
+    crash.durable("rename", str(target))
+    crash.point("file-renamed")
+    fsync_dir(target.parent)
 
 
 def remove_file(path: Path) -> bool:

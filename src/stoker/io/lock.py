@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import weakref
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,20 +21,20 @@ class FileLock:
     """The exclusive lock of the file at `path`; the kernel frees it when the process ends, however it ends.
 
     The file says who holds the lock, for messages only, and is never removed: removing it would let two processes
-    hold "the" lock on two files. Two FileLocks exclude each other also within one process.
+    hold "the" lock on two files. Two FileLocks exclude each other also within one process. A FileLock that is no
+    longer referenced gives the lock back.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._fd = -1
-        self._owner_pid = 0
+        self._held: weakref.finalize[[int, int], FileLock] | None = None
 
     def try_acquire(self) -> bool:
         """Take the lock if it is free; False if another holds it. Makes the file and its directory.
 
         Raises OSError, also where the file system has no locks.
         """
-        if self._fd >= 0:
+        if self._held is not None:
             return True
         make_dirs(self.path.parent)
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
@@ -46,7 +47,8 @@ class FileLock:
         except BaseException:
             os.close(fd)
             raise
-        self._fd, self._owner_pid = fd, os.getpid()
+        self._held = weakref.finalize(self, _release, fd, os.getpid())
+        self._held.atexit = False
         return True
 
     def holder(self) -> str:
@@ -66,11 +68,9 @@ class FileLock:
 
     def release(self) -> None:
         """Give the lock back; no effect if it is not held. A forked child only forgets it: the lock is its parent's."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            if self._owner_pid == os.getpid():
-                ofd.unlock(fd)
-            os.close(fd)
+        held, self._held = self._held, None
+        if held is not None:
+            held()
 
     def __enter__(self) -> Self:
         return self
@@ -79,6 +79,12 @@ class FileLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+
+def _release(fd: int, owner_pid: int) -> None:
+    if owner_pid == os.getpid():
+        ofd.unlock(fd)
+    os.close(fd)
 
 
 def _describe() -> str:

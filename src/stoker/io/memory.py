@@ -30,6 +30,11 @@ def align(count: int) -> int:
     return -(-count // ALIGNMENT) * ALIGNMENT
 
 
+def room(nbytes: int) -> int:
+    """What a slot of `nbytes` takes of an arena: a multiple of 64, and never nothing."""
+    return max(align(nbytes), ALIGNMENT)
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """A part of an arena: `nbytes` from `offset` on, which is a multiple of 64."""
@@ -75,7 +80,7 @@ class Arena:
 
     def take(self, nbytes: int) -> Slot | None:
         """The first free place of `nbytes`, or None if there is none. Slots on their way back do not count as free."""
-        size = max(align(nbytes), ALIGNMENT)
+        size = room(nbytes)
         with self._lock:
             for index, (start, stop) in enumerate(self._free):
                 if stop - start >= size:

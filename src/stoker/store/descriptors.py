@@ -6,21 +6,47 @@ import errno
 import os
 import stat
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from stoker.io.direct import DirectFile
 
-class _Descriptor:
-    """An open file and how many threads read from it; closed by the last one once it has left the table."""
 
-    __slots__ = ("fd", "identity", "kept", "users")
+class OpenFile:
+    """An open file and how many threads read from it; closed by the last one once it has left the table.
+
+    `direct` is the same file open for direct I/O, if it is; whether it can be is not known before `direct_is_known`.
+    """
+
+    __slots__ = ("_opened", "direct", "direct_is_known", "fd", "identity", "kept", "users")
 
     def __init__(self, fd: int, identity: tuple[int, int]) -> None:
         self.fd = fd
         self.identity = identity
         self.users = 1
         self.kept = True
+        self.direct: DirectFile | None = None
+        self.direct_is_known = False
+        self._opened: list[DirectFile] = []  # threads that open it at once open it twice: both stay until the end
+
+    def take_direct(self, direct: DirectFile | None) -> None:
+        """Keep what was opened for direct I/O; None: it cannot be."""
+        if direct is not None:
+            self._opened.append(direct)
+        self.direct = direct
+        self.direct_is_known = True
+
+    def give_up_direct(self) -> None:
+        """Use it no more; others may be in the middle of a read."""
+        self.direct = None
+
+    def close(self) -> None:
+        """Close all descriptors. Once."""
+        os.close(self.fd)
+        for direct in self._opened:
+            direct.close()
 
 
 class Descriptors:
@@ -28,19 +54,21 @@ class Descriptors:
 
     Before each use the path is looked up (one stat, about 1 us on a local file system): a file that was replaced,
     removed or renamed since is opened anew or reported missing, never read from its old descriptor.
+    What nobody closed is closed when the table is no longer referenced.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._lock = threading.Lock()
-        self._table: OrderedDict[str, _Descriptor] = OrderedDict()
+        self._table: OrderedDict[str, OpenFile] = OrderedDict()
+        weakref.finalize(self, _close_all, self._table).atexit = False
 
     @contextmanager
-    def open(self, path: str) -> Iterator[int]:
-        """A descriptor of the regular file now at `path`, for pread only. Raises OSError; ENOENT for a directory."""
+    def open(self, path: str) -> Iterator[OpenFile]:
+        """The regular file now at `path`, for pread only. Raises OSError; ENOENT for a directory."""
         descriptor = self._acquire(path)
         try:
-            yield descriptor.fd
+            yield descriptor
         finally:
             with self._lock:
                 descriptor.users -= 1
@@ -57,7 +85,7 @@ class Descriptors:
     def __len__(self) -> int:
         return len(self._table)
 
-    def _acquire(self, path: str) -> _Descriptor:
+    def _acquire(self, path: str) -> OpenFile:
         state = os.lstat(path)
         with self._lock:
             known = self._table.get(path)
@@ -71,7 +99,7 @@ class Descriptors:
             raise FileNotFoundError(errno.ENOENT, "a directory, not a file", path)
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         state = os.fstat(fd)
-        fresh = _Descriptor(fd, (state.st_dev, state.st_ino))
+        fresh = OpenFile(fd, (state.st_dev, state.st_ino))
         with self._lock:
             if path in self._table:  # another thread opened it meanwhile
                 self._drop(path)
@@ -85,6 +113,12 @@ class Descriptors:
         descriptor.kept = False
         self._close_if_done(descriptor)
 
-    def _close_if_done(self, descriptor: _Descriptor) -> None:
+    def _close_if_done(self, descriptor: OpenFile) -> None:
         if descriptor.users == 0 and not descriptor.kept:
-            os.close(descriptor.fd)
+            descriptor.close()
+
+
+def _close_all(table: OrderedDict[str, OpenFile]) -> None:
+    """Close the files of a table that nobody uses. Takes no lock: a garbage collection may call it anywhere."""
+    while table:
+        table.popitem()[1].close()

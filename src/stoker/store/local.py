@@ -15,9 +15,11 @@ from stoker.errors import AlreadyExists, ClosedError, ConfigError, NotFound, Sto
 from stoker.io import atomic
 from stoker.io.atomic import TEMP_PREFIX, AtomicFile
 from stoker.io.buffers import ReadBuffer, WriteBuffer, view
+from stoker.io.choose import Engine, check_engine
 from stoker.io.os_errors import translate, translating
 from stoker.store.base import StoreLimits
 from stoker.store.descriptors import Descriptors
+from stoker.store.engines import Engines, EngineStats
 from stoker.units import MIB, format_bytes
 from stoker.values import ByteRange, Key, ObjectInfo
 
@@ -33,18 +35,26 @@ class LocalStore:
     Reads go straight into the caller's buffer through descriptors that are kept open. Names that begin with `.tmp-`
     are unfinished writes and never objects; `sweep` removes those of dead writers. Links are not followed, below the
     root. With `create` the root is made now, otherwise by the first write.
+
+    `engine`: whether large objects pass the page cache by. "buffered" (default) is right for what is read again and
+    again, as data sets are; "auto" for what is written and read once: large reads and writes go directly where the
+    file system, the memory and the page cache allow, and `stats` says why not where they do not; "direct" raises
+    UnsupportedError where it is not possible. `read` and `write`, for small objects, use the page cache always.
     """
 
-    def __init__(self, root: Path | str, *, create: bool = False) -> None:
+    def __init__(self, root: Path | str, *, create: bool = False, engine: Engine = "buffered") -> None:
         self.root = Path(os.path.realpath(Path(root)))
         self._base = f"{self.root}/" if self.root.name else "/"
         self._descriptors = Descriptors(OPEN_FILES)
+        self._engines = Engines(check_engine(engine))
+        self._direct_least = self._engines.least_bytes
         self._closed = False
         with translating("cannot use the directory", self.root):
             if create:
                 atomic.make_dirs(self.root)
             elif self.root.exists() and not self.root.is_dir():
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self.root))
+            self._engines.check(self.root)
 
     @property
     def url(self) -> str:
@@ -68,23 +78,32 @@ class LocalStore:
         return _info(Key(key), state)
 
     def read_into(self, key: Key, start: int, buffer: WriteBuffer) -> None:
-        """Fill `buffer` with the object's bytes from `start` on, by preadv into it. Raises NotFound, Truncated."""
+        """Fill `buffer` with the object's bytes from `start` on, by preadv into it. Raises NotFound, Truncated.
+
+        UnsupportedError if direct I/O was asked for by name and is not possible.
+        """
         path = self._place(key)
         rest = view(buffer)
-        with _reading(key, path), self._descriptors.open(path) as fd:
-            if not rest and start > (size := os.fstat(fd).st_size):
+        with _reading(key, path), self._descriptors.open(path) as file:
+            if not rest and start > (size := os.fstat(file.fd).st_size):
                 raise _truncated(key, path, start, size)
+            if len(rest) >= self._direct_least:
+                direct_count = self._engines.read(file, path, start, rest)
+                if direct_count is not None:
+                    start += direct_count
+                    rest = rest[direct_count:]
             while rest:
-                count = os.preadv(fd, [rest], start)
+                count = os.preadv(file.fd, [rest], start)
                 if count == 0:
-                    raise _truncated(key, path, start + len(rest), os.fstat(fd).st_size)
+                    raise _truncated(key, path, start + len(rest), os.fstat(file.fd).st_size)
                 start += count
                 rest = rest[count:]
 
     def read(self, key: Key, range: ByteRange | None = None) -> bytes:  # noqa: A002  the field's word
         """The object, or a range of it. Raises NotFound, Truncated."""
         path = self._place(key)
-        with _reading(key, path), self._descriptors.open(path) as fd:
+        with _reading(key, path), self._descriptors.open(path) as file:
+            fd = file.fd
             size = os.fstat(fd).st_size
             start, stop = (0, size) if range is None else (range.start, range.stop)
             if stop > size:
@@ -112,8 +131,8 @@ class LocalStore:
             return _info(Key(key), atomic.write_file(path, data, if_absent=if_absent))
 
     def writer(self, key: Key) -> LocalWriter:
-        """Write a large object piece by piece, through the page cache."""
-        return LocalWriter(Key(key), self._locate(key))
+        """Write a large object piece by piece."""
+        return LocalWriter(Key(key), self._locate(key), self._engines)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Objects whose key begins with `prefix`; only the directories that can hold some are walked."""
@@ -166,6 +185,10 @@ class LocalStore:
         with translating(f"cannot sweep {prefix!r}", base):
             return atomic.sweep(base)
 
+    def stats(self) -> EngineStats:
+        """How large reads and writes went, directly or through the page cache, and why."""
+        return self._engines.stats()
+
     def close(self) -> None:
         """Close the kept descriptors. Idempotent."""
         self._closed = True
@@ -203,11 +226,12 @@ class LocalStore:
 class LocalWriter:
     """An object being written to a temporary file beside its place."""
 
-    def __init__(self, key: Key, path: Path) -> None:
+    def __init__(self, key: Key, path: Path, engines: Engines) -> None:
         self._key = key
         self._path = path
+        self._engines = engines
         with self._translating():
-            self._file = AtomicFile(path)
+            self._file = AtomicFile(path, engines.requested)
 
     def write(self, data: ReadBuffer) -> None:
         """Append bytes. Raises CapacityError, AccessDenied, ClosedError after commit or discard."""
@@ -217,7 +241,10 @@ class LocalWriter:
     def commit(self) -> ObjectInfo:
         """Make the object durable, then visible."""
         with self._translating(self._file.size_bytes):
-            return _info(self._key, self._file.commit())
+            info = _info(self._key, self._file.commit())
+        if self._file.engine is not None:
+            self._engines.note(self._file.engine, str(self._path))
+        return info
 
     def discard(self) -> None:
         """Remove what was written; no effect after `commit`."""

@@ -6,26 +6,33 @@
     <nvme>/checkpoint/<run>/step-...              checkpoints, when no shared tier is given
     <nvme>/run/<run>/rank-00012.lock              one process a rank, held by the kernel while it lives
     <nvme>/run/<run>/rank-00012.g0003.ledger      the account of waits
+    <nvme>/run/<run>/rank-00012.g0003.1.ledger    one of another run of that name, set aside
 
 The directory belongs to one user and is closed to others (0700): caches hold training data.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Final, Self
 
 from stoker.errors import AccessDenied, ConfigError, RunBusy
-from stoker.io.atomic import make_dirs, write_file
+from stoker.io.atomic import make_dirs, rename_file, write_file
 from stoker.io.lock import FileLock
+from stoker.io.os_errors import translating
+from stoker.ledger import ledger_name
 
 FORMAT_NAME: Final = "stoker nvme"
 FORMAT_VERSION: Final = 1
+_LEDGER: Final = re.compile(r"rank-(\d+)\.g(\d+)\.ledger\Z")
+_log = logging.getLogger("stoker.tier")
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 
 
@@ -124,4 +131,39 @@ class NodeDirectory:
 
     def ledger(self, run: str, rank: int, generation: int) -> Path:
         """The account of waits of one rank in one generation."""
-        return self.run(run) / f"rank-{rank:05d}.g{generation:04d}.ledger"
+        return self.run(run) / ledger_name(rank, generation)
+
+    def set_aside_ledgers(self, run: str, rank: int, generation: int) -> list[Path]:
+        """Make way for the ledger of `generation`; for whoever holds the rank's lock. Returns the new names.
+
+        A ledger of this generation or a later one that is there already is of another run of that name: its home was
+        elsewhere, or has been put back to an earlier state. It gets a name that reports pass over; nothing is lost.
+        Raises AccessDenied, StoreError.
+        """
+        folder, moved = self.run(run), []
+        with translating("cannot set an old ledger aside", folder):
+            for old in sorted(folder.glob("rank-*.ledger")):
+                match = _LEDGER.match(old.name)
+                if match is not None and int(match[1]) == rank and int(match[2]) >= generation:
+                    moved.append(_set_aside(old))
+        if moved:
+            _log.warning(
+                "run %r was at generation %d or later on this node before, with another home or state: "
+                "%d of its ledgers are set aside as %s and the like, and not part of reports",
+                run,
+                generation,
+                len(moved),
+                moved[0],
+            )
+        return moved
+
+
+def _set_aside(path: Path) -> Path:
+    for number in count(1):
+        target = path.with_name(f"{path.name.removesuffix('.ledger')}.{number}.ledger")
+        try:
+            rename_file(path, target)
+        except FileExistsError:
+            continue
+        return target
+    raise AssertionError("numbers do not end")

@@ -1,6 +1,8 @@
 """Saving behind training: what stops training, what does not, and how failures come back."""
 
+import contextlib
 import json
+import linecache
 import subprocess
 import sys
 import threading
@@ -10,13 +12,16 @@ import numpy as np
 import pytest
 
 from stoker.checkpoint import commit
+from stoker.checkpoint import save as module
 from stoker.checkpoint.layout import HEADER_SPLIT_BYTES
 from stoker.checkpoint.manifest import decode_manifest, decode_receipt
 from stoker.checkpoint.save import is_due
 from stoker.errors import (
     CapacityError,
+    CheckpointError,
     ClosedError,
     ConfigError,
+    Fenced,
     LayoutError,
     SaveFailed,
     TimedOut,
@@ -24,7 +29,7 @@ from stoker.errors import (
 from stoker.io.checksum import chunk_digests, root_digest
 from stoker.io.safetensors import parse_header
 from stoker.ledger import Counter
-from stoker.testing.training import Part
+from stoker.testing.training import ArrayState, Part
 from stoker.values import Key
 
 
@@ -352,11 +357,6 @@ def test_a_state_that_is_spread_over_ranks_that_the_layout_does_not_have_is_refu
         run.checkpoints[0].save(after=0)
 
 
-def test_an_interval_below_1_is_refused(start, state):
-    with pytest.raises(ConfigError, match="every=0"):
-        start(state(), every=0)
-
-
 def test_the_thread_is_gone_when_there_is_nothing_to_do(start, state):
     run = start(state(1))
     run.save_and_wait(after=0)
@@ -432,3 +432,199 @@ def test_a_leftover_of_a_failed_try_is_not_part_of_the_next(home, start, state):
     home.write(Key("step-00000001.g0001.partial/rank-00000-of-00001.7.safetensors"), b"old")
     run.save_and_wait(after=0)
     assert len(list((home.root / "step-00000001.g0001").iterdir())) == 3
+
+
+def committed(home):
+    return {name for name in home.list_dirs() if name.startswith("step-")}
+
+
+def test_a_restore_after_a_save_goes_back_to_the_newest_step_and_what_is_trained_again_is_kept(
+    home, start, state, equal, feed, gate
+):
+    run = start(state(1), data=feed)
+    checkpoint, live = run.checkpoints[0], run.states[0]
+    gate.open.set()
+    checkpoint.save(after=9).wait()
+    live.arrays["model.weight"][:] = 5
+    checkpoint.save(after=19)  # still being written when it goes back
+    live.arrays["model.weight"][:] = np.nan
+    assert checkpoint.restore() == 20
+    assert (live.arrays["model.weight"] == 5).all()
+    assert run.feeds[0].next_step == 20
+    live.arrays["model.weight"][:] = 7
+    again = checkpoint.save(after=19)
+    again.wait()
+    assert committed(home) == {"step-00000010.g0001", "step-00000020.g0001", "step-00000020.g0002"}
+    assert checkpoint.stats().saves == 3
+    later = start(state(2), data=feed)
+    assert later.restore() == [20]
+    assert later.generation[0].number == 3
+    assert (later.states[0].arrays["model.weight"] == 7).all()
+
+
+def test_a_restore_before_any_save_may_be_repeated_and_begins_nothing(home, start, state, equal):
+    start(state(1)).save_and_wait(after=9)
+    again = start(state(2))
+    for _ in range(2):
+        again.states[0].arrays["model.weight"][:] = 0
+        assert again.restore() == [10]
+        assert equal(again.states[0], state(1))
+    assert not home.path(Key("gen-0003.json")).exists()
+
+
+def test_a_restore_after_a_save_that_failed_says_so_once_and_then_goes_back(home, start, state, monkeypatch):
+    run = start(state(1))
+    run.save_and_wait(after=9)
+    fail_writes(home, monkeypatch, times=1)
+    run.checkpoints[0].save(after=19)
+    with pytest.raises(SaveFailed, match="step 20"):
+        run.restore()
+    assert run.restore() == [10]
+
+
+def test_a_fenced_process_does_not_fence_the_newer_one_by_going_back(home, start, state):
+    run = start(state(1))
+    run.save_and_wait(after=9)
+    newer = start(state(2))
+    with pytest.raises(Fenced, match="generation 1 is over: generation 2"):
+        run.restore()
+    newer.save_and_wait(after=19)
+
+
+def test_several_ranks_are_not_brought_back_by_one_of_them(home, start, state):
+    run = start(state(1), state(1))
+    run.save_and_wait(after=9)
+    for checkpoint in run.checkpoints:
+        with pytest.raises(CheckpointError, match="2 ranks cannot agree") as caught:
+            checkpoint.restore()
+        assert "start the run again" in caught.value.hint
+    assert start(state(2), state(2)).restore() == [10, 10]
+
+
+@pytest.mark.parametrize("step", [True, 2.0, "3", None, 2**53, np.float32(3), np.bool_(True)])
+def test_what_is_no_step_is_refused_before_anything_happens(home, start, state, listing, step):
+    class Batch:
+        pass
+
+    batch = Batch()
+    batch.step = step
+    run = start(state(1))
+    before = listing()
+    for after in (step, batch):
+        for call in (run.checkpoints[0].save, run.checkpoints[0].save_if_due):
+            with pytest.raises(ConfigError, match="save after"):
+                call(after=after)
+    run.checkpoints[0].close()
+    assert listing() == before
+
+
+def test_a_step_counted_by_numpy_is_a_step(home, start, state):
+    run = start(state(1), every=np.int64(5))
+    save = run.checkpoints[0].save_if_due(after=np.int32(4))
+    save.wait()
+    assert (type(save.step), save.step) == (int, 5)
+    assert committed(home) == {"step-00000005.g0001"}
+
+
+@pytest.mark.parametrize("every", [0, -1, 1.5, True, "5", None])
+def test_an_interval_that_is_no_whole_number_is_refused(start, state, every):
+    with pytest.raises(ConfigError, match=f"every={every!r}"):
+        start(state(), every=every)
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt before the `at`th line that the calling thread runs in a few modules.
+
+    Not at `with`: the interpreter takes no signal between a body and its `__exit__`, but tells a tracer of that line.
+    """
+
+    MODULES = ("checkpoint/save.py", "checkpoint/publish.py", "checkpoint/writer.py")
+
+    def __init__(self, at):
+        self.left = at
+
+    def __enter__(self):
+        sys.settrace(self.enter)
+        return self
+
+    def __exit__(self, *_):
+        sys.settrace(None)
+
+    def enter(self, frame, event, argument):
+        return self.line if frame.f_code.co_filename.endswith(self.MODULES) else None
+
+    def line(self, frame, event, argument):
+        text = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        if event == "line" and not text.lstrip().startswith("with "):
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self.line
+
+
+def test_a_save_that_is_interrupted_anywhere_is_over_one_way_or_the_other(home, start, state, equal):
+    run = start(ArrayState({"model.a": np.arange(3.0)}), limit_s=10)
+    checkpoint = run.checkpoints[0]
+    outcomes = set()
+    for number in range(1, 2000):
+        with Interrupt(number) as interrupt:
+            with contextlib.suppress(KeyboardInterrupt):
+                checkpoint.save(after=2 * number)
+            sys.settrace(None)
+        assert len(checkpoint._unsettled) <= 1
+        with contextlib.suppress(SaveFailed):
+            checkpoint.wait()
+        name = f"step-{2 * number + 1:08d}.g0001"
+        outcomes.add((interrupt.left > 0, name in committed(home)))
+        checkpoint.save(after=2 * number + 1).wait()
+        assert checkpoint._unsettled == [] or checkpoint._unsettled[0].settled
+        if interrupt.left > 0:
+            break
+    assert interrupt.left > 0, "a save never came to its end"
+    assert number > 40
+    assert outcomes == {(False, False), (False, True), (True, True)}
+    assert not [name for name in home.list_dirs() if "partial" in name]
+
+
+def test_other_ranks_hear_of_a_snapshot_that_was_interrupted(start, state, monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    run = start(state(1), state(1))
+    first = run.checkpoints[0].save(after=0)
+    monkeypatch.setattr(run.states[1], "capture", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run.checkpoints[1].save(after=0)
+    with pytest.raises(SaveFailed, match="failed on rank 1: the snapshot failed: KeyboardInterrupt"):
+        first.wait()
+
+
+@pytest.mark.parametrize("error", [SystemExit, RuntimeError, MemoryError])
+def test_a_background_thread_that_ends_unexpectedly_leaves_no_save_open(start, state, monkeypatch, error):
+    def broken(*_):
+        raise error("unexpected")
+
+    run = start(state(1), limit_s=10)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "publish", broken)
+        save = run.checkpoints[0].save(after=0)
+        with pytest.raises(SaveFailed, match="step 1"):
+            save.wait()
+    run.save_and_wait(after=1)
+
+
+def test_a_close_that_is_interrupted_leaves_the_snapshot_to_the_thread_that_writes_it(home, start, state, gate):
+    run = start(state(1))
+    checkpoint = run.checkpoints[0]
+    save = checkpoint.save(after=0)
+    assert gate.reached.wait(10)
+
+    def interrupted(until=None):
+        raise KeyboardInterrupt
+
+    save.wait_settled = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.close()
+    gate.open.set()
+    assert save._settled.wait(10)
+    assert save.error is None

@@ -74,3 +74,16 @@ def test_a_run_without_ledgers_is_not_found_and_nothing_is_made(tmp_path):
 def test_a_name_that_would_leave_the_directory_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="run name"):
         invoke("../other", "--nvme", tmp_path)
+
+
+def test_directories_and_price_come_from_the_settings_and_options_beat_them(tmp_path, monkeypatch):
+    make(tmp_path / "nvme" / "run" / "run-42", steps=3)
+    (tmp_path / "stoker.toml").write_text('[tiers.nvme]\npath = "nvme"\n[report]\ngpu_hour_price = 36\n')
+    (tmp_path / "stoker.toml").chmod(0o600)
+    monkeypatch.setenv("STOKER_CONFIG", str(tmp_path / "stoker.toml"))
+    monkeypatch.delenv("STOKER_NVME", raising=False)
+    assert json.loads(invoke("run-42", "--json"))["money_waited"] == pytest.approx(0.003)
+    found = json.loads(invoke("run-42", "--gpu-hour-price", "72", "--json"))
+    assert found["money_waited"] == pytest.approx(0.006)
+    with pytest.raises(NotFound):
+        invoke("run-42", "--nvme", tmp_path / "elsewhere")

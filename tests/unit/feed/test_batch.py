@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from stoker.feed.batch import BYTES, OBJECTS, Batch, Field, InReply, InSlot, WireBatch
-from stoker.io.memory import Arena, Slot
+from stoker.io.memory import Arena
 from stoker.ledger import StageTimes
 
 
@@ -12,7 +14,7 @@ def memory():
 
 
 @pytest.fixture
-def wire():
+def wire(memory):
     fields = (
         Field("raw", BYTES, InSlot(64), row_offsets=np.array([0, 3, 3, 5])),
         Field("x", "<u2", InSlot(128), shape=(3, 2)),
@@ -21,8 +23,7 @@ def wire():
     return WireBatch(
         step=7,
         epoch=1,
-        slot=Slot(0, 256),
-        memory=None,
+        memory=memory,
         valid=np.array([True, True, False]),
         fields=fields,
         sample_keys=Field("sample_keys", BYTES, InReply("kä1k2".encode()), row_offsets=np.array([0, 4, 6, 6])),
@@ -32,8 +33,8 @@ def wire():
 
 
 @pytest.fixture
-def batch(wire, memory):
-    return Batch(wire, memory)
+def batch(wire):
+    return Batch(wire)
 
 
 def test_a_batch_is_a_mapping_of_fields(batch):
@@ -69,7 +70,7 @@ def test_keys_are_decoded_when_asked_for(batch):
 
 def test_the_batch_and_each_of_its_values_keep_the_slot(wire):
     arena = Arena(256)
-    lent = Batch(wire, arena.lend(arena.take(256)))
+    lent = Batch(replace(wire, memory=arena.lend(arena.take(256))))
     row, array = lent["raw"][0], lent["x"][1]
     assert arena.reclaim() == 0
     del lent

@@ -51,8 +51,7 @@ def receive():
     """Ask for a step, and lend what comes."""
 
     def receive(feeder, step):
-        wire = feeder.request(step)
-        return Batch(wire, wire.memory if wire.slot is None else feeder.lend(wire.slot))
+        return Batch(feeder.request(step))
 
     return receive
 
@@ -147,12 +146,11 @@ def test_reads_that_are_not_wanted_any_more_are_not_begun(counted, feed, receive
     assert feeder.stats().reads < 4 * 20
 
 
-def test_a_slot_released_unused_is_free_at_once(counted, feed, until):
+def test_a_reply_that_nobody_keeps_gives_its_slot_back(counted, feed, until):
     feeder = feed(counted(), prefetch_bytes=2 * 256, patience_s=10)
-    slots = [feeder.request(step).slot for step in (0, 1)]
+    replies = [feeder.request(step) for step in (0, 1)]
     assert feeder.stats().lent_bytes == 2 * 256
-    for slot in slots:
-        feeder.release(slot)
+    replies.clear()
     until(lambda: feeder.stats().ready_batches == 2)
     assert feeder.stats().copied_batches == 0
 
@@ -312,7 +310,7 @@ def test_a_request_behind_one_that_hangs_has_a_deadline_too(counted, feed, watch
     other.start()
     until(lambda: store.readers)
     feeder._options = FeedOptions(deadline_s=0.01)
-    with pytest.raises(TimedOut, match="step 5 waited 10 ms for another thread's request"):
+    with pytest.raises(TimedOut, match="the batch of step 5 was not there after 10 ms"):
         feeder.request(5)
     other.join()
     store.gate.set()

@@ -1,9 +1,11 @@
 import gc
 import hashlib
+import linecache
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -468,3 +470,68 @@ def test_local_files_are_read_as_well(tmp_path, numbered, load):
     for batch in load(store, batch=16, epochs=2, prefetch_bytes=200_000):
         assert [bytes(sample) for sample in batch["bin"]] == [samples[key]["bin"] for key in batch.sample_keys]
     store.close()
+
+
+@pytest.mark.parametrize("shuffle", ["window", False])
+def test_threads_that_share_a_loop_take_turns_and_see_each_batch_once(make_store, numbered, load, shuffle):
+    data = load(make_store(numbered(400)), batch=2, shuffle=shuffle)
+    loop, seen = iter(data), []
+
+    def take():
+        seen.extend((batch.step, *batch.sample_keys) for batch in loop)
+
+    takers = [threading.Thread(target=take) for _ in range(4)]
+    for taker in takers:
+        taker.start()
+    for taker in takers:
+        taker.join()
+    assert sorted(step for step, *_ in seen) == list(range(200))
+    assert len({key for _, *keys in seen for key in keys}) == 400
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt before the `number`th line that this thread runs in stoker.feed and io.memory."""
+
+    def __init__(self, number):
+        self.left = number
+
+    def __call__(self, frame, event, arg):
+        path = frame.f_code.co_filename
+        if "/stoker/feed/" not in path and not path.endswith("/stoker/io/memory.py"):
+            return None
+        # As for signals, which Python looks at after calls: never between a block's last line and the end of its with.
+        if event == "line" and not linecache.getline(path, frame.f_lineno).lstrip().startswith("with "):
+            self.left -= 1
+            if not self.left:
+                raise KeyboardInterrupt
+        return self
+
+    def __enter__(self):
+        self.before = sys.gettrace()
+        sys.settrace(self)
+        return self
+
+    def __exit__(self, *_):
+        sys.settrace(self.before)
+
+
+def test_an_interrupt_anywhere_in_next_loses_no_batch_and_no_slot(make_store, numbered, load, until):
+    data = load(make_store(numbered(800)), batch=2, prefetch_bytes=4 * 256, patience_s=30)
+    seen, interrupted = [], 0
+    for number in range(1, 400):
+        try:
+            with Interrupt(number) as interrupt:
+                batch = next(iter(data))
+        except KeyboardInterrupt:
+            interrupted += 1
+            batch = next(iter(data))
+        seen.append(batch.step)
+        del batch
+        if interrupt.left > 0:
+            break
+    assert interrupted > 40
+    # Only a batch that was on its way out of next() already is gone with the interrupt.
+    assert seen == sorted(set(seen))
+    assert seen[-1] - len(seen) <= 3
+    until(lambda: data.stats().lent_bytes == 0)
+    assert data.stats().copied_batches == 0

@@ -141,3 +141,39 @@ def test_the_output_of_a_copied_batch_stays_in_ordinary_memory(place):
     assert slot is None
     placement.place_output(one, slot, 100)
     assert (one.slot, one.memory.nbytes, placement.copied_count, placement.arena.taken_bytes) == (None, 100, 1, 0)
+
+
+def test_a_batch_that_is_made_gives_its_slot_back_when_the_last_view_is_gone(place):
+    placement, placed = place(256)
+    one = placed(200)
+    memory = placement.lend(one)
+    placement.hand_over(one)
+    placement.hand_over(one)
+    placement.give_back(one)
+    assert (placement.in_flight_bytes, placement.arena.reclaim(), placement.arena.taken_bytes) == (0, 0, 256)
+    del memory
+    assert (placement.arena.reclaim(), placement.arena.taken_bytes) == (1, 0)
+
+
+def test_a_batch_that_is_made_but_not_wanted_is_in_flight_no_more(place):
+    placement, placed = place(256)
+    one = placed(200)
+    memory = placement.lend(one)
+    placement.give_back(one)
+    del memory
+    assert (placement.in_flight_bytes, placement.arena.reclaim(), placement.arena.taken_bytes) == (0, 1, 0)
+
+
+def test_batches_of_no_bytes_have_their_slot_too(place):
+    placement, placed = place(0)
+    held = [placed(0), placed(0)]
+    assert [one.slot.nbytes for one in held] == [0, 0]
+    assert placement.in_flight_bytes == placement.arena.taken_bytes == 128
+
+
+def test_an_output_of_no_bytes_is_never_a_copy(place):
+    placement, placed = place(64, mapped=True)
+    one = placed(64)
+    slot, _ = placement.lend_input(one)
+    assert placement.place_output(one, slot, 0).nbytes == 0
+    assert placement.copied_count == 0

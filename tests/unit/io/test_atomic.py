@@ -77,11 +77,10 @@ def test_a_write_that_a_signal_interrupts_is_continued(tmp_path):
     before = signal.signal(signal.SIGALRM, lambda *_: hits.append(os.read(read_end, 1 << 20)))
     file = AtomicFile(tmp_path / "file")
     try:
-        fd, file._fd = file._fd, write_end  # a pipe blocks, so that the signal comes in the middle of a write
+        file._out._fd = write_end  # a pipe blocks, so that the signal comes in the middle of a write
         signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
         file.write(b"x" * 300_000)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        file._fd = fd
         assert hits
         assert file.size_bytes == 300_000
     finally:
@@ -594,7 +593,19 @@ def _sweep(root: Path) -> None:
     sweep(root)
 
 
-WORK = {"replace": _replace, "first": _first, "rename": _rename, "remove": _remove, "sweep": _sweep}
+def _rename_file(root: Path) -> None:
+    if (root / "aside").exists():
+        atomic.rename_file(root / "aside", root / "aside.1")
+
+
+WORK = {
+    "replace": _replace,
+    "first": _first,
+    "rename": _rename,
+    "rename-file": _rename_file,
+    "remove": _remove,
+    "sweep": _sweep,
+}
 
 
 def _prepare(root: Path) -> Path:
@@ -602,6 +613,7 @@ def _prepare(root: Path) -> Path:
     write_file(root / "old/MANIFEST", b"m")
     write_file(root / "old/deep/a", b"a")
     write_file(root / "single", b"s")
+    write_file(root / "aside", b"aside")
     write_file(root / f".tmp-{host_id()}-fedcba9876543210/deep/file", b"of a removal that was killed")
     leave_temp(root)
     leave_temp(root / "dir")
@@ -612,6 +624,7 @@ def _whole_or_absent(root: Path) -> None:
     """What every reader may rely on, whenever the work was killed."""
     assert (root / "dir/file").read_bytes() in (b"old", b"new")
     assert not (root / "dir/once").exists() or (root / "dir/once").read_bytes() == b"first"
+    assert [path.read_bytes() for path in root.glob("aside*")] == [b"aside"]
     if (root / "done/step").exists():
         assert (root / "done/step/a").read_bytes() == b"a"
         assert (root / "done/step/deep/b").read_bytes() == b"b"
@@ -650,3 +663,15 @@ def test_every_crash_point_of_the_module_is_passed_by_these_works(tmp_path, monk
     passed |= {event.name for event in crash.trace(lambda: write_file(tmp_path / "x", b"", if_absent=True))}
     passed |= {event.name for event in crash.trace(AtomicFile(tmp_path / "y").discard)}
     assert set(crash.points(Path(atomic.__file__).parent)) <= passed
+
+
+@pytest.mark.parametrize("code", [0, errno.EINVAL])
+def test_a_file_is_renamed_durably_and_never_over_another(tmp_path, monkeypatch, code):
+    if code:
+        monkeypatch.setattr(atomic, "_renameat2", lambda *_: code)
+    (tmp_path / "a").write_text("a")
+    (tmp_path / "b").write_text("b")
+    with pytest.raises(FileExistsError):
+        atomic.rename_file(tmp_path / "a", tmp_path / "b")
+    atomic.rename_file(tmp_path / "a", tmp_path / "c")
+    assert sorted((path.name, path.read_text()) for path in tmp_path.iterdir()) == [("b", "b"), ("c", "a")]

@@ -1,8 +1,10 @@
 """One holder at a time, over processes and within one, and the kernel frees what a dead one held."""
 
+import gc
 import json
 import multiprocessing
 import os
+from pathlib import Path
 
 import pytest
 
@@ -132,3 +134,14 @@ def test_a_lock_on_a_file_open_for_reading_is_an_error_and_not_a_missing_feature
     finally:
         os.close(fd)
     assert not ofd.is_unsupported(caught.value)
+
+
+def test_a_lock_that_nobody_references_is_free_and_its_descriptor_closed(tmp_path):
+    count = len(list(Path("/proc/self/fd").iterdir()))
+    lock = FileLock(tmp_path / "lock")
+    assert lock.try_acquire()
+    del lock
+    gc.collect()
+    assert len(list(Path("/proc/self/fd").iterdir())) == count
+    with FileLock(tmp_path / "lock") as other:
+        assert other.try_acquire()

@@ -1,6 +1,7 @@
 """What a directory adds to the contract: files, links, descriptors, and the errors of the kernel by name."""
 
 import errno
+import gc
 import os
 import pickle
 import tempfile
@@ -300,9 +301,9 @@ def test_an_object_moved_away_is_not_found_under_its_old_key(store, tmp_path):
 
 def test_a_store_closed_under_a_read_lets_it_finish(store, tmp_path):
     store.write(KEY, b"12345")
-    with store._descriptors.open(str(tmp_path / KEY)) as fd:
+    with store._descriptors.open(str(tmp_path / KEY)) as file:
         store.close()
-        assert os.pread(fd, 5, 0) == b"12345"
+        assert os.pread(file.fd, 5, 0) == b"12345"
     assert open_files_below(tmp_path) == 0
     with pytest.raises(ClosedError):
         store.read(KEY)
@@ -335,8 +336,8 @@ def test_a_file_that_two_threads_open_at_once_is_kept_once(tmp_path, monkeypatch
             return real(name, flags)
 
     monkeypatch.setattr(os, "open", open_twice)
-    with table.open(path) as fd:
-        assert os.pread(fd, 1, 0) == b"1"
+    with table.open(path) as file:
+        assert os.pread(file.fd, 1, 0) == b"1"
         assert open_files_below(tmp_path) == 1
     table.close()
     assert open_files_below(tmp_path) == 0
@@ -353,8 +354,8 @@ def test_descriptors_opened_at_once_by_many_threads_are_all_closed(tmp_path):
     def work(seed: int) -> None:
         for turn in range(200):
             number = (seed * 7 + turn * turn) % 6
-            with table.open(str(paths[number])) as fd:
-                if os.pread(fd, 10, 0) != bytes([number]) * 10:
+            with table.open(str(paths[number])) as file:
+                if os.pread(file.fd, 10, 0) != bytes([number]) * 10:
                     failures.append(number)
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
@@ -543,3 +544,15 @@ def test_killed_anywhere_a_store_holds_whole_objects_or_none(tmp_path):
         work(root)
         assert {str(info.key): store.read(info.key) for info in store.list()} == expected
         store.close()
+
+
+def test_a_store_that_nobody_references_leaves_no_descriptor_open(tmp_path):
+    count = len(list(Path("/proc/self/fd").iterdir()))
+    store = LocalStore(tmp_path)
+    for name in "abc":
+        store.write(Key(name), b"bytes")
+        store.read(Key(name))
+    assert len(list(Path("/proc/self/fd").iterdir())) == count + 3
+    del store
+    gc.collect()
+    assert len(list(Path("/proc/self/fd").iterdir())) == count

@@ -60,3 +60,23 @@ def test_a_run_name_that_is_no_directory_name_is_refused(name):
 
 def test_ordinary_run_names_are_taken():
     assert [check_run_name(n) for n in ("run-42", "A", "2026.11_x")] == ["run-42", "A", "2026.11_x"]
+
+
+def test_ledgers_of_another_run_of_that_name_are_set_aside_and_never_lost(tmp_path, caplog):
+    node = NodeDirectory.open(tmp_path)
+    folder = node.run("r")
+    folder.mkdir(parents=True)
+    for name in ("rank-00000.g0001", "rank-00000.g0002", "rank-00000.g0003", "rank-00001.g0002", "rank-00000.g0002.1"):
+        (folder / f"{name}.ledger").write_text(name)
+    moved = node.set_aside_ledgers("r", 0, 2)
+    assert [path.name for path in moved] == ["rank-00000.g0002.2.ledger", "rank-00000.g0003.1.ledger"]
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {
+        "rank-00000.g0001.ledger": "rank-00000.g0001",
+        "rank-00000.g0002.1.ledger": "rank-00000.g0002.1",
+        "rank-00000.g0002.2.ledger": "rank-00000.g0002",
+        "rank-00000.g0003.1.ledger": "rank-00000.g0003",
+        "rank-00001.g0002.ledger": "rank-00001.g0002",
+    }
+    assert len(caplog.records) == 1
+    assert node.set_aside_ledgers("r", 0, 2) == []
+    assert len(caplog.records) == 1
