@@ -170,9 +170,10 @@ class Drains:
         self._hurry.clear()
         self._submit(passage)
 
-    def resume(self, step: StepId) -> OwnPassage | None:
-        """Drain a step that an earlier generation may have left behind; None if this node does not have it."""
-        if step.name not in self._near.list_dirs():
+    def resume(self) -> OwnPassage | None:
+        """Drain the step that the generation goes on from; None if there is none, or this node does not have it."""
+        step = self._generation.restore
+        if step is None or step.name not in self._near.list_dirs():
             return None
         with self._lock:
             waiting = self._waiting.get(step)

@@ -125,7 +125,7 @@ class Checkpoint:
         self._outward: Passage | None = None  # of the newest step that is on its way, or was
         if self._tiers.far is not None and self._rank == 0:
             self._drains = Drains(self._home, self._tiers.far, generation, self._options.drain)
-            self._resume_drain()
+            self._outward = self._drains.resume()
 
     def restore(self) -> int | None:
         """Bring the state to the newest complete step; the number of batches done there, None in a fresh run.
@@ -313,11 +313,6 @@ class Checkpoint:
             return None
         return self._drains.open(step) if self._drains is not None else SeenPassage(self._home, self._tiers.far, step)
 
-    def _resume_drain(self) -> None:
-        """Send the step that this generation goes on from outward, if this node has it: it may not be there yet."""
-        if self._drains is not None and self._generation.restore is not None:
-            self._outward = self._drains.resume(self._generation.restore) or self._outward
-
     def _begin_again(self) -> None:
         """Go back: the next generation of the run, in this process. What it saves stands beside what was saved."""
         if self._world > 1:
@@ -332,10 +327,13 @@ class Checkpoint:
         def begin() -> Generation:
             return start_generation(self._tiers, run=now.run, layout=now.layout, newest=now.number)
 
-        self._generation = begin() if self._drains is None else self._drains.renew(begin)
+        if self._drains is None:
+            self._generation = begin()
+        else:
+            self._generation = self._drains.renew(begin)
+            self._outward = self._drains.resume() or self._outward
         self._last = None
         self._has_saved = False
-        self._resume_drain()
 
     def _stage(self, step: StepId) -> Staged:
         """Take the snapshot. If this rank cannot, rank 0 is told, so that it need not wait."""

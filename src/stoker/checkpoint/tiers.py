@@ -53,10 +53,15 @@ def open_tiers(near: Path, run: str, config: Config) -> Tiers:
 
     Raises ConfigError, AccessDenied, CapacityError.
     """
-    far = open_far(config.tiers.object.url, run, config.tiers.object)
+    far = open_far(config.tiers.object, run)
     return Tiers(LocalStore(near, create=True, engine=config.checkpoint.engine), far)
 
 
-def open_far(url: str | None, run: str, settings: ObjectTier | None = None) -> Store | None:
-    """The far tier of a run, if there is one: the folder named after it at `url`. Raises ConfigError."""
-    return None if url is None else open_store(f"{url.rstrip('/')}/{run}" if url else url, settings)
+def open_far(tier: ObjectTier, run: str) -> Store | None:
+    """The far tier of a run, if there is one: the folder named after it at the tier's URL. Raises ConfigError.
+
+    How a bucket is reached the tier's settings say, else the usual AWS variables.
+    """
+    if tier.url is None:
+        return None
+    return open_store(f"{tier.url.rstrip('/')}/{run}" if tier.url else tier.url, tier)

@@ -213,3 +213,16 @@ def test_only_the_step_that_is_restored_is_drained_later_not_those_before_it(hom
     run.save_and_wait(after=19)
     start(state(2), store=Tiers(home, far)).checkpoints[0].close()
     assert steps(far) == [20]
+
+
+def test_a_process_that_goes_back_drains_what_it_saves_again_and_is_not_fenced_by_itself(home, far, start, state):
+    gate = Gate(far)
+    run = start(state(1), store=Tiers(home, gate))
+    run.save_and_wait(after=9)
+    assert gate.waiting.wait(20)
+    threading.Timer(0.05, gate.opened.set).start()
+    assert run.restore() == [10]  # it waits for the drain that is under way
+    run.save_and_wait(after=9)
+    run.checkpoints[0].wait("object")
+    assert take_far_inventory(far).steps == (StepId(1, 10), StepId(2, 10))
+    run.checkpoints[0].close()

@@ -10,6 +10,7 @@ from stoker.checkpoint.generation import end_run, start_generation
 from stoker.checkpoint.inventory import look_everywhere, take_far_inventory, take_inventory
 from stoker.checkpoint.layout import StepId
 from stoker.checkpoint.tiers import Tiers, open_far
+from stoker.config import ObjectTier
 from stoker.errors import CheckpointMissing, ConfigError, DigestMismatch, Fenced, NewerFormat, Unavailable
 from stoker.store.local import LocalStore
 from stoker.store.memory import MemoryStore
@@ -219,9 +220,21 @@ def test_the_end_of_a_run_is_noted_in_both_tiers(both, home, far, tmp_path):
 
 
 def test_a_far_tier_is_the_folder_of_the_run_at_its_url(tmp_path):
-    assert open_far(None, "r") is None
-    assert open_far("memory://runs/", "r").url == "memory://runs/r"
-    assert open_far(f"file://{tmp_path}", "r").url == str(tmp_path / "r")
-    assert isinstance(open_far("memory://runs", "r"), MemoryStore)
+    assert open_far(ObjectTier(), "r") is None
+    assert open_far(ObjectTier("memory://runs/"), "r").url == "memory://runs/r"
+    assert open_far(ObjectTier(f"file://{tmp_path}"), "r").url == str(tmp_path / "r")
+    assert isinstance(open_far(ObjectTier("memory://runs"), "r"), MemoryStore)
     with pytest.raises(ConfigError, match="scheme"):
-        open_far("gopher://x", "r")
+        open_far(ObjectTier("gopher://x"), "r")
+
+
+def test_a_bucket_is_reached_as_the_settings_say_else_as_the_environment_does(monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "https://usual")
+    monkeypatch.setenv("AWS_REGION", "r-1")
+    far = open_far(ObjectTier("s3://bucket/runs", region="r-2"), "r")
+    assert far.url == "s3://bucket/runs/r"
+    options = far.inner.options
+    assert (options.endpoint, options.region, options.allow_http) == ("https://usual", "r-2", False)
+    far = open_far(ObjectTier("s3://bucket/runs", endpoint="http://own", allow_http=True), "r")
+    options = far.inner.options
+    assert (options.endpoint, options.region, options.allow_http) == ("http://own", "r-1", True)
