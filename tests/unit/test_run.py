@@ -327,6 +327,41 @@ def test_an_argument_beats_the_settings(alone, tmp_path):
         assert (tmp_path / "b/r/run.json").exists()
 
 
+def test_the_object_tier_comes_from_the_settings_and_an_argument_beats_it(alone, tmp_path, data, monkeypatch):
+    settings(alone, f'[tiers.nvme]\npath = "n"\n[tiers.object]\nurl = "file://{alone}/o"\n')
+    with stoker.open(run="r") as run:
+        run.checkpoint(torch.nn.Linear(2, 2)).save(after=0).wait("object")
+    assert (alone / "o/r/step-00000001.g0001/MANIFEST.json").exists()
+    monkeypatch.setenv("STOKER_OBJECT", f"file://{tmp_path}/o2")
+    with stoker.open(run="other"):
+        assert (tmp_path / "o2/other/gen-0001.json").exists()
+    with stoker.open(run="third", object=tmp_path / "o3"):
+        assert (tmp_path / "o3/third/gen-0001.json").exists()
+    assert not (tmp_path / "o2/third").exists()
+
+
+def test_an_object_tier_without_a_name_is_refused_before_anything_is_written(alone, tmp_path):
+    with pytest.raises(ConfigError, match="empty text"):
+        stoker.open(run="r", nvme=tmp_path / "n", object="")
+    assert not (tmp_path / "n" / "checkpoint").exists()
+
+
+def test_a_process_that_goes_back_with_an_object_tier_goes_on_from_there_and_so_does_the_next(tmp_path, data):
+    far = f"file://{tmp_path}/object"
+    with stoker.open(run="r", nvme=tmp_path / "n", object=far) as run:
+        state = run.checkpoint(
+            torch.nn.Linear(2, 2), data=run.loader(described(data), global_batch_size=8, epochs=2), every=5
+        )
+        for after in (4, 9):
+            state.save(after=after)
+        assert state.restore() == 10
+        state.save(after=9).wait("object")
+    shutil.rmtree(tmp_path / "n")
+    with stoker.open(run="r", nvme=tmp_path / "n", object=far) as run:
+        assert run.generation.number == 3
+        assert (run.generation.restore.generation, run.generation.restore.step) == (2, 10)
+
+
 def test_wrong_settings_are_refused_before_anything_is_made(alone, tmp_path):
     settings(alone, "[feed]\nthread = 1\n")
     with pytest.raises(ConfigError, match=r"(?s)unknown key 'feed.thread'.*stoker.toml:2.*feed.threads"):

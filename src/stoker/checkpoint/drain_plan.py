@@ -83,7 +83,8 @@ def pace(step_bytes: int, interval_s: float | None, limits: PaceLimits) -> float
     """Bytes a second at which `step_bytes` take half of `interval_s`, the time between saves, within limits."""
     if interval_s is None:
         return limits.floor_bytes_per_s
-    wanted = step_bytes / (interval_s * SHARE) if interval_s > 0 else math.inf
+    time_s = interval_s * SHARE  # 0 also for the smallest float above 0
+    wanted = step_bytes / time_s if time_s > 0 else math.inf
     return min(max(wanted, limits.floor_bytes_per_s), limits.ceiling_bytes_per_s)
 
 

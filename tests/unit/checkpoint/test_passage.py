@@ -11,6 +11,7 @@ from stoker.checkpoint.layout import StepId
 from stoker.checkpoint.passage import DrainOptions
 from stoker.checkpoint.tiers import Tiers
 from stoker.errors import ConfigError, Fenced, SaveFailed, TimedOut, Unavailable
+from stoker.store.local import LocalStore
 from stoker.store.memory import MemoryStore
 from stoker.testing.stores import Fault, FaultStore, RecordingStore, WrappedStore
 from stoker.values import Key
@@ -218,11 +219,90 @@ def test_only_the_step_that_is_restored_is_drained_later_not_those_before_it(hom
 def test_a_process_that_goes_back_drains_what_it_saves_again_and_is_not_fenced_by_itself(home, far, start, state):
     gate = Gate(far)
     run = start(state(1), store=Tiers(home, gate))
-    run.save_and_wait(after=9)
+    (save,) = run.save(after=9)
+    save.wait()
     assert gate.waiting.wait(20)
-    threading.Timer(0.05, gate.opened.set).start()
-    assert run.restore() == [10]  # it waits for the drain that is under way
+    assert run.restore() == [10]  # it does not wait for the drain that is under way
+    assert home.read(Key("gen-0002.json")) == far.read(Key("gen-0002.json"))
+    gate.opened.set()
+    run.checkpoints[0].wait("object")  # the step it went back to
+    save.wait("object")
     run.save_and_wait(after=9)
     run.checkpoints[0].wait("object")
     assert take_far_inventory(far).steps == (StepId(1, 10), StepId(2, 10))
+    drains = run.checkpoints[0].stats().drains
+    assert (drains.drained, drains.failed, drains.overtaken) == (2, 0, 0)
     run.checkpoints[0].close()
+
+
+def test_a_step_that_waits_for_its_drain_while_the_process_goes_back_still_comes(home, far, start, state):
+    gate = Gate(far)
+    run = start(state(1), store=Tiers(home, gate))
+    saves = []
+    for after in (9, 19):
+        saves += run.save(after=after)
+        saves[-1].wait()
+        assert gate.waiting.wait(20)
+    assert run.restore() == [20]
+    gate.opened.set()
+    for save in saves:
+        save.wait("object")
+    assert take_far_inventory(far).steps == (StepId(1, 10), StepId(1, 20))
+    run.checkpoints[0].close()
+
+
+def test_going_back_tries_again_to_bring_outward_what_failed(home, far, start, state):
+    broken = FaultStore(far, [Fault("commit", Unavailable("no route"), prefix="step-")])
+    run = start(state(1), store=Tiers(home, broken))
+    (save,) = run.save(after=9)
+    with pytest.raises(SaveFailed, match="no route"):
+        save.wait("object")
+    assert run.restore() == [10]
+    run.checkpoints[0].close()
+    assert take_far_inventory(far).steps == (StepId(1, 10),)
+
+
+def test_a_drain_that_another_process_fenced_stays_fenced_though_its_process_tries_to_go_back(
+    home, far, start, state, tmp_path
+):
+    gate = Gate(far)
+    run = start(state(1), store=Tiers(home, gate))
+    run.save_and_wait(after=9)
+    assert gate.waiting.wait(20)
+    other = start(state(2), store=Tiers(LocalStore(tmp_path / "other node", create=True), far))
+    with pytest.raises(Fenced, match="generation 1 is over: generation 2"):  # known afar alone
+        run.restore()
+    assert not list(home.list("gen-0002"))
+    gate.opened.set()
+    with pytest.raises(Fenced):
+        run.checkpoints[0].close()
+    assert steps(far) == []
+    other.save_and_wait(after=19)
+    other.checkpoints[0].close()
+    assert steps(far) == [20]
+
+
+def test_going_back_is_fenced_also_by_a_record_that_no_listing_shows_yet(home, far, start, state, monkeypatch):
+    run = start(state(1), store=Tiers(home, far))
+    run.save_and_wait(after=9)
+    run.checkpoints[0].wait("object")
+    far.write(Key("gen-0002.json"), b"{}")
+    monkeypatch.setattr(far, "list", lambda prefix="": iter(()))
+    with pytest.raises(Fenced, match="generation 1 is over: generation 2"):
+        run.restore()
+
+
+def test_a_process_on_a_new_node_that_goes_back_reads_what_it_saved_there(home, far, start, state, tmp_path, equal):
+    first = start(state(1), store=Tiers(home, far))
+    first.save_and_wait(after=9)
+    first.checkpoints[0].close()
+    run = start(state(2), store=Tiers(LocalStore(tmp_path / "other node", create=True), far))
+    assert run.restore() == [10]
+    run.states[0].arrays["model.weight"][:] = 5
+    run.save_and_wait(after=19)
+    run.states[0].arrays["model.weight"][:] = 7
+    assert run.restore() == [20]
+    assert (run.states[0].arrays["model.weight"] == 5).all()
+    run.checkpoints[0].close()
+    assert take_far_inventory(far).steps == (StepId(1, 10), StepId(2, 20))
+    assert sorted(take_far_inventory(far).generations) == [1, 2, 3]
