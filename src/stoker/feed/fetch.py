@@ -22,8 +22,8 @@ _TURN_MAX_COUNT: Final = 64
 # took 50 us of CPU for a warm local read that one does in 10 us. So no more threads read at a time than three quarters
 # of the time a read takes over the CPU time it takes: for warm files one, for slow storage all of them.
 _OVERLAP: Final = 0.75
-# Time spent waiting for the interpreter lock looks like time spent waiting for storage, so that on busy cores near reads
-# would call for ever more threads. 64 of them fed 10,000 to 16,000 local samples of 100 KB a second where four fed
+# Time spent waiting for the interpreter lock looks like time spent waiting for storage: on busy cores near reads would
+# call for ever more threads. 64 of them fed 10,000 to 16,000 local samples of 100 KB a second where four fed
 # 26,000 to 28,000 at half the CPU time (2 cores). So reads that take less than a millisecond get four threads at most.
 _NEAR_S: Final = 0.001
 _NEAR_WIDTH: Final = 4
