@@ -18,7 +18,9 @@ from stoker.errors import (
     AlreadyExists,
     CheckpointError,
     ConfigError,
+    FormatError,
     LayoutError,
+    NewerFormat,
     NotFound,
     StokerError,
 )
@@ -145,11 +147,24 @@ def _claim_run(home: Home, run: str, started: str) -> None:
         home.write(RUN_KEY, encode(record), if_absent=True)
     except AlreadyExists:
         where = f"{home.url}/{RUN_KEY}"
-        found = decode(home.read(RUN_KEY), RunRecord, where)
+        found = _read_run(home, run, where)
         if found.name != run:
             raise ConfigError(f"the folder belongs to run {found.name!r}, not {run!r}", where) from None
     else:
         crash.point("generation-run-named")
+
+
+def _read_run(home: Home, run: str, where: str) -> RunRecord:
+    try:
+        return decode(home.read(RUN_KEY), RunRecord, where)
+    except NewerFormat:
+        raise
+    except FormatError as error:
+        raise FormatError(
+            f"it cannot be read whose run this is: {error.what}",
+            where,
+            hint=f"if the folder is that of run {run!r}, remove this file: the next start writes it again",
+        ) from error
 
 
 def _choose(home: Home, inventory: Inventory, number: int) -> StepId | None:

@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from stoker.checkpoint.layout import ENDED_KEY, MANIFEST_NAME, Home, StepId, parse_generation
-from stoker.checkpoint.manifest import EndedRecord, GenerationRecord, Manifest, decode, decode_manifest
+from stoker.checkpoint.layout import COMMITTED_KEY, ENDED_KEY, MANIFEST_NAME, Home, StepId, parse_generation
+from stoker.checkpoint.manifest import (
+    CommittedRecord,
+    EndedRecord,
+    GenerationRecord,
+    Manifest,
+    Record,
+    decode,
+    decode_manifest,
+)
 from stoker.errors import FormatError, IntegrityError, NewerFormat, NotFound
 from stoker.values import Key
+
+_log = logging.getLogger("stoker.checkpoint")
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """Names found in a home. `steps` have their final name, `partials` have not, `aborted` were given up."""
+    """Names found in a home. `steps` have their final name, `partials` have not, `aborted` were given up.
 
-    generations: Mapping[int, GenerationRecord]
+    The record of a generation that cannot be read is None; `noted` says whether the run has noted a commit.
+    """
+
+    generations: Mapping[int, GenerationRecord | None]
     steps: tuple[StepId, ...]
     partials: tuple[StepId, ...]
     aborted: tuple[StepId, ...]
     ended_step: int | None
+    noted: bool
 
     @property
     def newest_generation(self) -> int:
@@ -30,17 +45,20 @@ class Inventory:
     @property
     def committed(self) -> bool:
         """Whether anything says that a step was ever committed in this run, readable or not."""
-        restored = any(record.restore is not None for record in self.generations.values())
-        return bool(self.steps) or restored or self.ended_step is not None
+        restored = any(record is not None and record.restore is not None for record in self.generations.values())
+        return bool(self.steps) or self.noted or restored or self.ended_step is not None
 
 
 def take_inventory(home: Home) -> Inventory:
-    """Look at the names in `home` and the records of its generations. Raises NewerFormat, FormatError."""
+    """Look at the names in `home` and the records of its generations. Raises NewerFormat.
+
+    A record that is damaged is passed over, said: names alone number the generations and tell the steps.
+    """
     generations = {}
     for info in home.list("gen-"):
         number = parse_generation(info.key)
         if number is not None:
-            generations[number] = decode(home.read(info.key), GenerationRecord, f"{home.url}/{info.key}")
+            generations[number] = _read(home, info.key, GenerationRecord)
     found: dict[str, list[StepId]] = {"": [], "partial": [], "aborted": []}
     for name in home.list_dirs():
         base, _, kind = name.rpartition(".")
@@ -54,7 +72,8 @@ def take_inventory(home: Home) -> Inventory:
         tuple(sorted(found[""])),
         tuple(sorted(found["partial"])),
         tuple(sorted(found["aborted"])),
-        _ended_step(home),
+        ended.step if (ended := _find(home, ENDED_KEY, EndedRecord)[1]) else None,
+        _find(home, COMMITTED_KEY, CommittedRecord)[0],
     )
 
 
@@ -64,6 +83,12 @@ def choose_step(steps: Iterable[StepId], is_whole: Callable[[StepId], bool]) -> 
     `is_whole` is asked from the best on, and not again once it said yes.
     """
     return next((step for step in sorted(set(steps), reverse=True) if is_whole(step)), None)
+
+
+def other_step(home: Home, step: StepId) -> StepId | None:
+    """The whole step that a start would go on from if `step` were not there."""
+    others = (found for found in take_inventory(home).steps if found != step)
+    return choose_step(others, lambda found: not flaw(home, found.name, found))
 
 
 def flaw(home: Home, directory: str, step: StepId) -> str:
@@ -101,8 +126,19 @@ def read_manifest(home: Home, directory: str, step: StepId) -> Manifest:
     return manifest
 
 
-def _ended_step(home: Home) -> int | None:
-    for info in home.list(ENDED_KEY):
-        if info.key == ENDED_KEY:
-            return decode(home.read(ENDED_KEY), EndedRecord, f"{home.url}/{ENDED_KEY}").step
-    return None
+def _find(home: Home, key: Key, kind: type[Record]) -> tuple[bool, Record | None]:
+    """Whether a record is there, and what it says if it can be read. Looks in the listing: see `commit`."""
+    if any(info.key == key for info in home.list(key)):
+        return True, _read(home, key, kind)
+    return False, None
+
+
+def _read(home: Home, key: Key, kind: type[Record]) -> Record | None:
+    """A record; None, said, if it is damaged. Raises NewerFormat."""
+    try:
+        return decode(home.read(key), kind, f"{home.url}/{key}")
+    except NewerFormat:
+        raise
+    except FormatError as error:
+        _log.warning("%s cannot be read, and the start goes on without it: %s", key, error.what)
+        return None

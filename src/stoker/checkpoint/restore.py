@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from stoker.checkpoint.generation import Generation
-from stoker.checkpoint.inventory import read_manifest
-from stoker.checkpoint.layout import Home, parse_private, parse_receipt
+from stoker.checkpoint.inventory import other_step, read_manifest
+from stoker.checkpoint.layout import Home, StepId, parse_private, parse_receipt
 from stoker.checkpoint.load_plan import Assembly, StoredChunk, describe, index_chunks, plan_load
 from stoker.checkpoint.manifest import FileRecord, Manifest, Receipt, WrittenFile
 from stoker.checkpoint.read import StepReader
 from stoker.checkpoint.state import Feed, Json, Scalars, TrainingState
 from stoker.dataset.position import Position
-from stoker.errors import CheckpointError, FormatError, InternalError
+from stoker.errors import CheckpointError, FormatError, InternalError, NewerFormat, StokerError
 from stoker.io.safetensors import Header
 
 READ_THREADS: Final = 8
@@ -66,6 +66,23 @@ def restore_step(home: Home, generation: Generation, state: TrainingState, data:
     state.load(assembly.tensors, scalars)
     _restore_rng(state, manifest, receipts, layout.dp_rank)
     return Restored(sum(entry.nbytes for entry in wanted), verified_bytes)
+
+
+def advise(home: Home, step: StepId, error: StokerError) -> None:
+    """Let the error of a damaged step say how to go on: nothing goes back to an older step without being told."""
+    if isinstance(error, NewerFormat):
+        return
+    try:
+        other = other_step(home, step)
+    except StokerError:  # what is wrong with the home is not what is to be told
+        return
+    if other is None:
+        then = f"no other step is whole: bring {step.name} back from a copy, or start under another run name"
+    else:
+        then = (
+            f"bring {step.name} back from a copy; or move it out of the run's folder and start again, from {other.name}"
+        )
+    error.hint = f"{error.hint}; {then}" if error.hint else then
 
 
 def derive_entropy(seed: int, rank: int, step: int) -> int:
@@ -139,6 +156,11 @@ def _visible(chunks: Mapping[str, list[StoredChunk]], rank: int, world: int) -> 
 
 def _check_position(manifest: Manifest, data: Feed | None) -> Position | None:
     if data is None:
+        if manifest.position is not None:
+            raise CheckpointError(
+                f"step {manifest.step} was saved with a position in the data, and is restored without data=",
+                hint="pass the training loader as data=; to train on other data, begin a run of another name",
+            )
         return None
     if manifest.position is None:
         raise CheckpointError(

@@ -17,9 +17,9 @@ from stoker.checkpoint.generation import Generation, start_generation
 from stoker.checkpoint.layout import HEADER_SPLIT_BYTES, Home, SavePlan, StepId, plan_save
 from stoker.checkpoint.manifest import RankState
 from stoker.checkpoint.publish import Save, Staged, publish
-from stoker.checkpoint.restore import restore_step
+from stoker.checkpoint.restore import advise, restore_step
 from stoker.checkpoint.snapshot import Snapshot
-from stoker.checkpoint.state import Capture, Feed, HasStep, Share, TensorEntry, TrainingState
+from stoker.checkpoint.state import Capture, Feed, HasStep, Share, TensorEntry, TrainingState, check_feed
 from stoker.checkpoint.writer import Background
 from stoker.errors import (
     CheckpointError,
@@ -27,7 +27,9 @@ from stoker.errors import (
     ClosedError,
     ConfigError,
     Fenced,
+    IntegrityError,
     LayoutError,
+    NotFound,
     SaveFailed,
     StokerError,
 )
@@ -94,6 +96,7 @@ class Checkpoint:
         ledger: Ledger,
         options: SaveOptions | None = None,
     ) -> None:
+        check_feed(data)
         self._home = home
         self._generation = generation
         self._rank = generation.layout.dp_rank
@@ -124,9 +127,9 @@ class Checkpoint:
         and restores the newest step of all, so that what is trained again is saved beside what was saved before.
         Several ranks must be started again for that: CheckpointError.
 
-        Raises CheckpointMissing if steps were committed but none can be restored, DigestMismatch, Truncated or NotFound
-        naming the file, CheckpointError if the state does not fit, ConfigError if the data do not, and what became of
-        an earlier save.
+        Raises CheckpointMissing if steps were committed but none can be restored; DigestMismatch, Truncated or NotFound
+        naming the file if the step changed since it was written, with how to go on from an older one; CheckpointError
+        if the state does not fit, ConfigError if the data do not; and what became of an earlier save.
         """
         self._check_open()
         if self._has_saved:
@@ -141,7 +144,11 @@ class Checkpoint:
                 )
             return None
         started_ns = time.perf_counter_ns()
-        done = restore_step(self._home, self._generation, self._state, self._data)
+        try:
+            done = restore_step(self._home, self._generation, self._state, self._data)
+        except (IntegrityError, NotFound) as error:
+            advise(self._home, step, error)
+            raise
         took_ns = time.perf_counter_ns() - started_ns
         self._ledger.add(Counter.RESTORES, 1)
         self._ledger.add(Counter.RESTORE_NS, took_ns)
