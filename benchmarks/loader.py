@@ -10,7 +10,9 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -92,6 +94,7 @@ class Bench:
         self.left_out: dict[str, str] = {}
         self.versions: dict[str, str] = {}
         self.loads: list[float] = []
+        self.took_s: list[float] = []
         self._null: dict[str, dict[str, float]] = {}
 
     def first_round(self) -> None:
@@ -107,19 +110,20 @@ class Bench:
 
     def more_rounds(self) -> None:
         """The best setting of each peer again, turn by turn, while there is time."""
-        took_s = 0.0
+        finalists = [
+            (case, name, setting)
+            for case in self.cases
+            for name in peers.PEERS
+            if (setting := tables.best_setting(self.found[case.title], name)) is not None
+        ]
         for number in range(1, self.plan.rounds):
-            if time.monotonic() + took_s > self.deadline:
-                say(f"no time for round {number + 1} of {self.plan.rounds}")
+            round_s = statistics.mean(self.took_s) * (len(finalists) + len(self.plan.sets))
+            if time.monotonic() + round_s > self.deadline:
+                say(f"no time for round {number + 1} of {self.plan.rounds}: it would take {round_s:.0f} s")
                 return
-            begin = time.monotonic()
             self._measure_null()
-            for case in self.cases:
-                for name in peers.PEERS:
-                    setting = tables.best_setting(self.found[case.title], name)
-                    if setting is not None:
-                        self._measure(case, name, setting, count_calls=number == 1)
-            took_s = time.monotonic() - begin
+            for case, name, setting in finalists:
+                self._measure(case, name, setting, count_calls=number == 1)
 
     def _measure_null(self) -> None:
         for data in self.plan.sets:
@@ -154,7 +158,6 @@ class Bench:
             "batch_size": BATCH_SIZE,
             "far": case.far,
             "latency_s": latency_s,
-            "scratch": str(self.root),
             "lowest": lowest,
             "highest": highest,
             "flat_s": self.plan.flat_s,
@@ -167,7 +170,8 @@ class Bench:
         """A measurement in a process of its own; None, and why, if it failed."""
         begin = time.monotonic()
         self.loads.append(os.getloadavg()[0])
-        command = [sys.executable, str(HERE / "measure.py"), json.dumps(spec)]
+        scratch = tempfile.mkdtemp(prefix="scratch-", dir=self.root)
+        command = [sys.executable, str(HERE / "measure.py"), json.dumps(spec | {"scratch": scratch})]
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
@@ -177,6 +181,8 @@ class Bench:
             out, err = "", f"not done after {MEASUREMENT_MAX_S:.0f} s"
         finally:
             _end(process)
+            shutil.rmtree(scratch, ignore_errors=True)
+            self.took_s.append(time.monotonic() - begin)
         if process.returncode != 0 or not out:
             lines = [line for line in err.splitlines() if line.strip()] or [f"exit code {process.returncode}"]
             self.left_out[title] = lines[-1].strip()

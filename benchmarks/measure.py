@@ -184,7 +184,7 @@ def main() -> None:
     spec = json.loads(sys.argv[1])
     module, about = peers.load(spec["peer"]), peers.PEERS.get(spec["peer"], peers.NULL)
     slow.set_latency(spec["latency_s"])
-    with tempfile.TemporaryDirectory(prefix="stoker-bench-", dir=spec["scratch"]) as scratch:
+    with tempfile.TemporaryDirectory(dir=spec["scratch"], ignore_cleanup_errors=True) as scratch:
         job = peers.Job(
             source=spec["source"],
             sample_count=spec["sample_count"],
