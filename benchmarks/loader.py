@@ -34,7 +34,11 @@ MEASUREMENT_MAX_S = 60.0
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured, and for how long each."""
+    """How much is measured, and for how long each.
+
+    `grid` holds the lowest and the highest place of demands by the bytes of a sample: above them a step is as short as
+    what it costs to sleep, below them one is longer than a measurement.
+    """
 
     sets: tuple[DataSet, ...]
     far_sets: tuple[str, ...]
@@ -43,6 +47,8 @@ class Plan:
     flat_s: float
     point_s: float
     null_s: float
+    knee_s: float
+    grid: dict[int, tuple[int, int]]
 
 
 FULL = Plan(
@@ -53,6 +59,8 @@ FULL = Plan(
     flat_s=0.8,
     point_s=0.6,
     null_s=0.25,
+    knee_s=12.0,
+    grid={102400: (28, 60), 2048: (36, 70)},
 )
 QUICK = Plan(
     sets=(DataSet("100KB", 102400, 1280, 8 << 20),),
@@ -62,10 +70,9 @@ QUICK = Plan(
     flat_s=0.3,
     point_s=0.2,
     null_s=0.05,
+    knee_s=2.0,
+    grid={102400: (36, 56)},
 )
-# Demands on the grid, lowest and highest, by the bytes of a sample: above them a step is as short as what it costs to
-# sleep; below them one is longer than a measurement.
-GRID = {102400: (28, 60), 2048: (36, 70)}
 
 
 @dataclass(frozen=True)
@@ -142,7 +149,7 @@ class Bench:
             self.found[case.title].setdefault(label, []).append(result)
 
     def _spec(self, case: Case, name: str, workers: int) -> dict[str, Any]:
-        lowest, highest = GRID[case.data.sample_bytes]
+        lowest, highest = self.plan.grid[case.data.sample_bytes]
         folder = peers.PEERS.get(name, peers.NULL).folder
         source, latency_s = str(case.data.folder(self.root) / folder), 0.0
         if case.far and self.store.startswith("sleep:"):
@@ -163,7 +170,7 @@ class Bench:
             "flat_s": self.plan.flat_s,
             "point_s": self.plan.point_s,
             "null_s": self.plan.null_s,
-            "knee_s": 20 * self.plan.point_s,
+            "knee_s": self.plan.knee_s,
         }
 
     def _run(self, spec: dict[str, Any], title: str) -> dict[str, Any] | None:

@@ -48,11 +48,19 @@ def settings(results: Results, name: str) -> dict[int, list[dict[str, Any]]]:
 
 
 def best_setting(results: Results, name: str) -> int | None:
-    """The number of workers with the highest knee, and of those the highest rate. None if nothing was measured."""
+    """The number of workers with the highest knee, and of those the highest rate. None if nothing was measured.
+
+    Once settings were chosen for further rounds, they stand: one lucky measurement of another does not count more.
+    """
     found = settings(results, name)
     if not found:
         return None
-    return max(found, key=lambda workers: (knee_place(found[workers]), middle(found[workers], "samples_per_s") or 0))
+
+    def merit(workers: int) -> tuple[float, ...]:
+        rounds = found[workers]
+        return len(rounds), knee_place(rounds), middle(rounds, "samples_per_s") or 0.0
+
+    return max(found, key=merit)
 
 
 def middle(rounds: Sequence[dict[str, Any]], name: str) -> float | None:
