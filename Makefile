@@ -4,10 +4,12 @@
 #   make test     all tests (PYTEST_ARGS="tests/unit/dataset -x" for a part of them)
 #   make test-lab the tests against real servers, which STOKER_LAB_DIR knows how to start
 #   make lint     style, types, layers
+#   make bench    the loader beside its peers, in .venv-bench (benchmarks/README.md); a smoke test of a minute, unless
+#                 BENCH_ARGS= asks for the whole run, or BENCH_ARGS="--json out.json" for its numbers too
 #   make setup    only the set-up; PYTHON=/path/to/python3 chooses the interpreter
 
 .DEFAULT_GOAL := setup
-.PHONY: setup demo test test-lab lint
+.PHONY: setup demo test test-lab lint bench
 .DELETE_ON_ERROR:
 
 # 3.11 first: it is the version that the tests run on. A version manager's shim may be on PATH and yet not start, and
@@ -18,7 +20,10 @@ PYTHON ?= $(shell IFS=:; for name in python3.11 python3.12 python3.13 python3; d
 
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
-PIP := .venv/bin/python -m pip --disable-pip-version-check --no-input -qq install -c constraints.txt
+BENCH_ARGS ?= --quick
+PIP_INSTALL := -m pip --disable-pip-version-check --no-input -qq install -c constraints.txt
+PIP := .venv/bin/python $(PIP_INSTALL)
+BENCH_PIP := .venv-bench/bin/python $(PIP_INSTALL)
 
 # Without a home pip would write its cache to the root of the file system.
 ifeq ($(strip $(HOME)),)
@@ -35,6 +40,8 @@ test: .venv/.ready
 
 test-lab: .venv/.ready
 	bash tests/lab/run.sh $(PYTEST_ARGS)
+bench: .venv-bench/.ready
+	@.venv-bench/bin/python benchmarks/loader.py $(BENCH_ARGS)
 
 lint: .venv/.ready
 	.venv/bin/ruff check .
@@ -42,14 +49,30 @@ lint: .venv/.ready
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
+# $(call make_venv,FOLDER): a virtual environment, made again if what is there does not work.
+define make_venv
+python='$(PYTHON)'; if ! "$${python:-none}" -c '$(USABLE)' </dev/null 2>/dev/null; then \
+  echo "stoker needs Python 3.11 or newer with the venv module; $${python:-what is on PATH} is not that." >&2; \
+  echo "Give another: make PYTHON=/path/to/python3.11" >&2; exit 1; fi; \
+echo "setting up $(1) with $$python (once; torch is the large part)" >&2; \
+$(1)/bin/python -c '$(USABLE)' </dev/null 2>/dev/null || "$$python" -m venv --clear $(1) </dev/null
+endef
+
 # torch comes first and pinned (constraints.txt): chosen together with the rest, pip could settle on a build with
 # gigabytes of GPU libraries. The stamp is written last, so that a set-up that was stopped is done again.
 .venv/.ready: pyproject.toml constraints.txt
-	@python='$(PYTHON)'; if ! "$${python:-none}" -c '$(USABLE)' </dev/null 2>/dev/null; then \
-	  echo "stoker needs Python 3.11 or newer with the venv module; $${python:-what is on PATH} is not that." >&2; \
-	  echo "Give another: make PYTHON=/path/to/python3.11" >&2; exit 1; fi; \
-	echo "setting up .venv with $$python (once; torch is the large part)" >&2; \
-	.venv/bin/python -c '$(USABLE)' </dev/null 2>/dev/null || "$$python" -m venv --clear .venv </dev/null
+	@$(call make_venv,.venv)
 	@$(PIP) torch </dev/null
 	@$(PIP) -e '.[torch,dev]' </dev/null
+	@touch $@
+
+# The peers and what they need, apart from what stoker is tested with. The stub of torchvision comes before those who
+# ask for it; mosaicml-streaming comes without its needs, of which requirements.txt names those that it imports.
+.venv-bench/.ready: pyproject.toml constraints.txt $(wildcard benchmarks/requirements*.txt)
+	@$(call make_venv,.venv-bench)
+	@$(BENCH_PIP) torch </dev/null
+	@$(BENCH_PIP) ./benchmarks/torchvision_stub </dev/null
+	@$(BENCH_PIP) -r benchmarks/requirements.txt </dev/null
+	@$(BENCH_PIP) --no-deps -r benchmarks/requirements-nodeps.txt </dev/null
+	@$(BENCH_PIP) -e . </dev/null
 	@touch $@

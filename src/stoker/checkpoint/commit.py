@@ -17,6 +17,7 @@ from typing import Final
 from stoker import crash
 from stoker.checkpoint.layout import (
     CHECKPOINT_FORMAT,
+    COMMITTED_KEY,
     MANIFEST_NAME,
     Home,
     StepId,
@@ -25,6 +26,7 @@ from stoker.checkpoint.layout import (
     receipt_name,
 )
 from stoker.checkpoint.manifest import (
+    CommittedRecord,
     FileRecord,
     Manifest,
     Note,
@@ -36,7 +38,7 @@ from stoker.checkpoint.manifest import (
     encode_manifest,
 )
 from stoker.checkpoint.state import Json
-from stoker.errors import Fenced, NotFound, SaveFailed, StokerError, TimedOut
+from stoker.errors import AlreadyExists, Fenced, NotFound, SaveFailed, StokerError, TimedOut
 from stoker.store.base import Store
 from stoker.units import format_seconds
 from stoker.values import Key
@@ -142,6 +144,7 @@ def commit(home: Home, attempt: Attempt, position: Json, shared: Mapping[str, Js
     if gone:
         raise SaveFailed(f"{len(gone)} files of step {attempt.id.step} were removed, {gone[0]!r} first", home.url)
     promote(home, attempt.id)
+    leave_evidence(home, attempt.id)
 
 
 def promote(home: Home, step: StepId) -> None:
@@ -155,6 +158,20 @@ def promote(home: Home, step: StepId) -> None:
         if step.name not in home.list_dirs():
             raise
     crash.point("commit-promoted")
+
+
+def leave_evidence(home: Store, step: StepId) -> None:
+    """Note in a tier that the run has committed a step, once. The step is committed also where this fails."""
+    try:
+        if any(info.key == COMMITTED_KEY for info in home.list(COMMITTED_KEY)):
+            return
+        record = CommittedRecord(CHECKPOINT_FORMAT, step.generation, step.step)
+        home.write(COMMITTED_KEY, encode(record), if_absent=True)
+        crash.point("commit-evidence-written")
+    except AlreadyExists:
+        return
+    except StokerError as error:
+        _log.warning("could not note that the run has committed a step; the next save tries again: %s", error.what)
 
 
 def await_outcome(home: Home, attempt: Attempt) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from stoker import crash
-from stoker.checkpoint.commit import check_newest
+from stoker.checkpoint.commit import check_newest, leave_evidence
 from stoker.checkpoint.drain_plan import DrainPlan, Held, PaceLimits, RankPart, pace, pause_s, plan_drain
 from stoker.checkpoint.inventory import check_manifest, read_manifest
 from stoker.checkpoint.layout import MANIFEST_NAME, StepId, receipt_name
@@ -101,6 +101,7 @@ class StepDrain:
         manifest = check_manifest(text, self._step, f"{self._near.url}/{self._key(MANIFEST_NAME)}")
         check_newest(self._far, self._generation)
         if self.is_committed():
+            leave_evidence(self._far, self._step)
             return Drained(0, sum(file.bytes for file in manifest.files))
         plan = self._plan(manifest)
         pacer.begin(plan.copied_bytes)
@@ -112,6 +113,7 @@ class StepDrain:
             self._read_back(manifest)
         check_newest(self._far, self._generation)
         self._commit(text)
+        leave_evidence(self._far, self._step)
         return Drained(plan.copied_bytes, plan.kept_bytes)
 
     def _plan(self, manifest: Manifest) -> DrainPlan:

@@ -20,7 +20,9 @@ from stoker.errors import (
     CheckpointError,
     ConfigError,
     Fenced,
+    FormatError,
     LayoutError,
+    NewerFormat,
     NotFound,
     StokerError,
 )
@@ -159,11 +161,24 @@ def _claim_run(home: Store, run: str, started: str) -> None:
         home.write(RUN_KEY, encode(record), if_absent=True)
     except AlreadyExists:
         where = f"{home.url}/{RUN_KEY}"
-        found = decode(home.read(RUN_KEY), RunRecord, where)
+        found = _read_run(home, run, where)
         if found.name != run:
             raise ConfigError(f"the folder belongs to run {found.name!r}, not {run!r}", where) from None
     else:
         crash.point("generation-run-named")
+
+
+def _read_run(home: Store, run: str, where: str) -> RunRecord:
+    try:
+        return decode(home.read(RUN_KEY), RunRecord, where)
+    except NewerFormat:
+        raise
+    except FormatError as error:
+        raise FormatError(
+            f"it cannot be read whose run this is: {error.what}",
+            where,
+            hint=f"if the folder is that of run {run!r}, remove this file: the next start writes it again",
+        ) from error
 
 
 def _choose(tiers: Tiers, inventory: Inventory, number: int) -> StepId | None:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from stoker.checkpoint.layout import ENDED_KEY, MANIFEST_NAME, Home, StepId, parse_generation
-from stoker.checkpoint.manifest import EndedRecord, GenerationRecord, Manifest, decode, decode_manifest
+from stoker.checkpoint.layout import COMMITTED_KEY, ENDED_KEY, MANIFEST_NAME, Home, StepId, parse_generation
+from stoker.checkpoint.manifest import (
+    CommittedRecord,
+    EndedRecord,
+    GenerationRecord,
+    Manifest,
+    Record,
+    decode,
+    decode_manifest,
+)
 from stoker.checkpoint.tiers import Tiers
 from stoker.errors import FormatError, IntegrityError, NewerFormat, NotFound
 from stoker.store.base import Store
 from stoker.values import Key
+
+_log = logging.getLogger("stoker.checkpoint")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,14 +29,16 @@ class Inventory:
     """Names found in a home. `steps` have their final name, `partials` have not, `aborted` were given up.
 
     `undrained` have a note that they did not reach the far tier. `unfinished` are, in a far tier, steps whose manifest
-    was not seen.
+    was not seen. The record of a generation that cannot be read is None; `noted` says whether the run has noted a
+    commit.
     """
 
-    generations: Mapping[int, GenerationRecord]
+    generations: Mapping[int, GenerationRecord | None]
     steps: tuple[StepId, ...]
     partials: tuple[StepId, ...]
     aborted: tuple[StepId, ...]
     ended_step: int | None
+    noted: bool
     undrained: tuple[StepId, ...] = ()
     unfinished: tuple[StepId, ...] = ()
 
@@ -38,12 +51,15 @@ class Inventory:
     @property
     def committed(self) -> bool:
         """Whether anything says that a step was ever committed in this run, readable or not."""
-        restored = any(record.restore is not None for record in self.generations.values())
-        return bool(self.steps) or restored or self.ended_step is not None
+        restored = any(record is not None and record.restore is not None for record in self.generations.values())
+        return bool(self.steps) or self.noted or restored or self.ended_step is not None
 
 
 def take_inventory(home: Home) -> Inventory:
-    """Look at the names in `home` and the records of its generations. Raises NewerFormat, FormatError."""
+    """Look at the names in `home` and the records of its generations. Raises NewerFormat.
+
+    A record that is damaged is passed over, said: names alone number the generations and tell the steps.
+    """
     found: dict[str, list[StepId]] = {"": [], "partial": [], "aborted": [], "undrained": []}
     for name in home.list_dirs():
         base, _, kind = name.rpartition(".")
@@ -58,6 +74,7 @@ def take_inventory(home: Home) -> Inventory:
         tuple(sorted(found["partial"])),
         tuple(sorted(found["aborted"])),
         _ended_step(home),
+        _find(home, COMMITTED_KEY, CommittedRecord)[0],
         tuple(sorted(found["undrained"])),
     )
 
@@ -79,6 +96,7 @@ def take_far_inventory(store: Store) -> Inventory:
         (),
         (),
         _ended_step(store),
+        _find(store, COMMITTED_KEY, CommittedRecord)[0],
         unfinished=tuple(sorted(step for step, committed in seen.items() if not committed)),
     )
 
@@ -89,11 +107,13 @@ def look_everywhere(tiers: Tiers) -> Inventory:
     if tiers.far is None:
         return near
     far = take_far_inventory(tiers.far)
+    numbers = {*near.generations, *far.generations}
     return replace(
         near,
-        generations={**far.generations, **near.generations},
+        generations={number: near.generations.get(number) or far.generations.get(number) for number in numbers},
         steps=tuple(sorted({*near.steps, *far.steps})),
         ended_step=far.ended_step if near.ended_step is None else near.ended_step,
+        noted=near.noted or far.noted,
         unfinished=far.unfinished,
     )
 
@@ -104,6 +124,15 @@ def choose_step(steps: Iterable[StepId], is_whole: Callable[[StepId], bool]) -> 
     `is_whole` is asked from the best on, and not again once it said yes.
     """
     return next((step for step in sorted(set(steps), reverse=True) if is_whole(step)), None)
+
+
+def other_step(tiers: Tiers, step: StepId) -> StepId | None:
+    """The step, whole in some tier, that a start would go on from if `step` were not there."""
+
+    def is_whole(found: StepId) -> bool:
+        return any(not flaw(store, found.name, found) for store in tiers.nearest_first)
+
+    return choose_step((found for found in look_everywhere(tiers).steps if found != step), is_whole)
 
 
 def flaw(home: Store, directory: str, step: StepId) -> str:
@@ -145,17 +174,33 @@ def check_manifest(data: bytes, step: StepId, where: str) -> Manifest:
     return manifest
 
 
-def _generations(home: Store) -> dict[int, GenerationRecord]:
+def _generations(home: Store) -> dict[int, GenerationRecord | None]:
     generations = {}
     for info in home.list("gen-"):
         number = parse_generation(info.key)
         if number is not None:
-            generations[number] = decode(home.read(info.key), GenerationRecord, f"{home.url}/{info.key}")
+            generations[number] = _read(home, info.key, GenerationRecord)
     return generations
 
 
 def _ended_step(home: Store) -> int | None:
-    for info in home.list(ENDED_KEY):
-        if info.key == ENDED_KEY:
-            return decode(home.read(ENDED_KEY), EndedRecord, f"{home.url}/{ENDED_KEY}").step
-    return None
+    _, record = _find(home, ENDED_KEY, EndedRecord)
+    return None if record is None else record.step
+
+
+def _find(home: Store, key: Key, kind: type[Record]) -> tuple[bool, Record | None]:
+    """Whether a record is there, and what it says if it can be read. Looks in the listing: see `commit`."""
+    if any(info.key == key for info in home.list(key)):
+        return True, _read(home, key, kind)
+    return False, None
+
+
+def _read(home: Store, key: Key, kind: type[Record]) -> Record | None:
+    """A record; None, said, if it is damaged. Raises NewerFormat."""
+    try:
+        return decode(home.read(key), kind, f"{home.url}/{key}")
+    except NewerFormat:
+        raise
+    except FormatError as error:
+        _log.warning("%s cannot be read, and the start goes on without it: %s", key, error.what)
+        return None

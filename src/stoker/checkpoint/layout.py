@@ -21,6 +21,7 @@ from stoker.values import Key
 CHECKPOINT_FORMAT: Final = 1
 HEADER_SPLIT_BYTES: Final = 50 * MIB
 RUN_KEY: Final = Key("run.json")
+COMMITTED_KEY: Final = Key("committed.json")
 ENDED_KEY: Final = Key("ended.json")
 MANIFEST_NAME: Final = "MANIFEST.json"
 

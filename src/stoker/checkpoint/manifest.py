@@ -98,6 +98,14 @@ class GenerationRecord(msgspec.Struct, frozen=True):
     started: str
 
 
+class CommittedRecord(msgspec.Struct, frozen=True):
+    """committed.json: the first step that was committed in the run, so that steps that vanish are missed."""
+
+    format: int
+    generation: Count
+    step: Count
+
+
 class EndedRecord(msgspec.Struct, frozen=True):
     """ended.json: the generation in which the run came to its end, and the last step it had saved then."""
 

@@ -1,8 +1,9 @@
 """Python values as JSON and back, with their types: what of a training state is no tensor. Never pickle.
 
 JSON's own types stand for themselves. Anything else is an object with one key that begins with `$`: `$tuple`, `$set`,
-`$frozenset`, `$dict` (keys that are not text), `$counter`, `$float` (nan, inf), `$bytes`, `$array` and `$number` (of
-numpy), `$tensor` (the name of a tensor stored beside). The list is closed: what is not on it is refused, by name.
+`$frozenset`, `$dict` (keys that are not text), `$counter`, `$float` (nan, inf), `$bytes`, `$bytearray`, `$array` and
+`$number` (of numpy), `$tensor` (the name of a tensor stored beside). The list is closed: what is not on it is refused,
+by name.
 """
 
 from __future__ import annotations
@@ -22,14 +23,27 @@ StoreTensor: TypeAlias = Callable[[Any, str], "str | None"]
 LoadTensor: TypeAlias = Callable[[str], Any]
 
 _SEQUENCES: Final = {tuple: "$tuple", set: "$set", frozenset: "$frozenset"}
+_BYTES: Final = {"$bytes": bytes, "$bytearray": bytearray}
+_SHOWN: Final = 60
+_DEEPEST: Final = 100  # far from where Python and JSON readers give up
 _FLOATS: Final = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 def encode(value: Any, path: str, tensor: StoreTensor) -> Json:
     """`value` as JSON. `tensor(value, path)` is asked first of everything: a name if it took the value as a tensor.
 
-    Raises CheckpointError naming the path of a value whose type is not on the list.
+    Raises CheckpointError naming the path of a value whose type is not on the list, or that lies too deep.
     """
+    return _encode(value, path, tensor, 0)
+
+
+def _encode(value: Any, path: str, tensor: StoreTensor, depth: int) -> Json:
+    if depth > _DEEPEST:
+        shown = f"{path[:_SHOWN]}..." if len(path) > _SHOWN else path
+        raise CheckpointError(
+            f"{shown!r} cannot be saved: it lies more than {_DEEPEST} levels deep, or contains itself",
+            hint="save flatter values",
+        )
     name = tensor(value, path)
     if name is not None:
         return {"$tensor": name}
@@ -41,15 +55,15 @@ def encode(value: Any, path: str, tensor: StoreTensor) -> Json:
     if kind is float:
         return value if math.isfinite(value) else {"$float": str(value)}
     if kind is list:
-        return [encode(item, f"{path}.{at}", tensor) for at, item in enumerate(value)]
+        return [_encode(item, f"{path}.{at}", tensor, depth + 1) for at, item in enumerate(value)]
     if kind is tuple:
-        return {"$tuple": [encode(item, f"{path}.{at}", tensor) for at, item in enumerate(value)]}
+        return {"$tuple": [_encode(item, f"{path}.{at}", tensor, depth + 1) for at, item in enumerate(value)]}
     if kind in (dict, OrderedDict, Counter):
-        return _encode_mapping(value, path, tensor)
+        return _encode_mapping(value, path, tensor, depth + 1)
     if kind in (set, frozenset):
-        return {_SEQUENCES[kind]: sorted((encode(item, path, tensor) for item in value), key=str)}
+        return {_SEQUENCES[kind]: sorted((_encode(item, path, tensor, depth + 1) for item in value), key=str)}
     if kind in (bytes, bytearray):
-        return {"$bytes": base64.b64encode(value).decode()}
+        return {f"${kind.__name__}": base64.b64encode(value).decode()}
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
         return _encode_array(value)
     raise CheckpointError(
@@ -80,12 +94,12 @@ def tensor_names(value: Json) -> set[str]:
     return found
 
 
-def _encode_mapping(value: Any, path: str, tensor: StoreTensor) -> Json:
+def _encode_mapping(value: Any, path: str, tensor: StoreTensor, depth: int) -> Json:
     plain = all(type(key) is str and not key.startswith("$") for key in value)
     if plain and not isinstance(value, Counter):
-        return {_text(key, path): encode(item, f"{path}.{key}", tensor) for key, item in value.items()}
+        return {_text(key, path): _encode(item, f"{path}.{key}", tensor, depth) for key, item in value.items()}
     pairs = [
-        [encode(key, f"{path}, key {key!r},", tensor), encode(item, f"{path}.{key}", tensor)]
+        [_encode(key, f"{path}, key {key!r},", tensor, depth), _encode(item, f"{path}.{key}", tensor, depth)]
         for key, item in value.items()
     ]
     return {"$counter" if isinstance(value, Counter) else "$dict": pairs}
@@ -112,8 +126,8 @@ def _decode_tagged(tag: str, body: Json, tensor: LoadTensor) -> Any:
         return Counter(pairs) if tag == "$counter" else pairs
     if tag == "$float":
         return _FLOATS[body]
-    if tag == "$bytes":
-        return base64.b64decode(body, validate=True)
+    if tag in _BYTES:
+        return _BYTES[tag](base64.b64decode(body, validate=True))
     if tag in ("$array", "$number"):
         dtype = np.dtype(body["dtype"])
         if dtype.kind not in "biufc":

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from stoker import crash
 from stoker.checkpoint.commit import Attempt, await_outcome, check_wanted, commit, give_up, remove_partial
@@ -15,10 +16,13 @@ from stoker.checkpoint.passage import Passage
 from stoker.checkpoint.state import Json
 from stoker.checkpoint.tiers import FAR_NAME
 from stoker.checkpoint.writer import write_file
-from stoker.errors import ConfigError, Fenced, SaveFailed, StokerError, TimedOut
+from stoker.errors import AlreadyExists, ConfigError, Fenced, SaveFailed, StokerError, TimedOut
 from stoker.units import format_seconds
 from stoker.values import Key
 
+_SAVED_BEFORE: Final = (
+    "this start has saved the step before, and nothing is overwritten: save a later step, or restore() first"
+)
 _log = logging.getLogger("stoker.checkpoint")
 
 
@@ -209,7 +213,7 @@ def _fail(home: Home, attempt: Attempt, error: Exception, *, received: bool) -> 
         failure = SaveFailed(
             f"the save of step {attempt.id.step} failed on rank {attempt.rank}: {what}",
             error.where if isinstance(error, StokerError) else home.url,
-            error.hint if isinstance(error, StokerError) else "",
+            _SAVED_BEFORE if isinstance(error, AlreadyExists) else error.hint if isinstance(error, StokerError) else "",
         )
         failure.__cause__ = error
     _log.warning("step %d is not saved (the next save raises this): %s", attempt.id.step, failure.what)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from stoker.checkpoint.generation import Generation
-from stoker.checkpoint.inventory import read_manifest
+from stoker.checkpoint.inventory import other_step, read_manifest
 from stoker.checkpoint.layout import MANIFEST_NAME, Home, StepId, parse_private
 from stoker.checkpoint.load_plan import Assembly, StoredChunk, describe, index_chunks, plan_load
 from stoker.checkpoint.manifest import Manifest, Receipt, WrittenFile
@@ -26,6 +26,7 @@ from stoker.errors import (
     InternalError,
     NewerFormat,
     NotFound,
+    StokerError,
     StoreError,
 )
 from stoker.io.safetensors import Header
@@ -79,6 +80,22 @@ def restore_step(home: Home | Tiers, generation: Generation, state: TrainingStat
     state.load(assembly.tensors, scalars)
     _restore_rng(state, manifest, receipts, layout.dp_rank)
     return Restored(sum(entry.nbytes for entry in wanted), verified_bytes, store, len(reader.fallbacks))
+
+
+def advise(tiers: Tiers, step: StepId, error: StokerError) -> None:
+    """Let the error of a damaged step say how to go on: nothing goes back to an older step without being told."""
+    if isinstance(error, NewerFormat):
+        return
+    try:
+        other = other_step(tiers, step)
+    except StokerError:  # what is wrong with the home is not what is to be told
+        return
+    if other is None:
+        then = f"no other step is whole: bring {step.name} back from a copy, or start under another run name"
+    else:
+        out_of = "the run's folder" if tiers.far is None else "the run's folders in both tiers"
+        then = f"bring {step.name} back from a copy; or move it out of {out_of} and start again, from {other.name}"
+    error.hint = f"{error.hint}; {then}" if error.hint else then
 
 
 def derive_entropy(seed: int, rank: int, step: int) -> int:
@@ -154,6 +171,11 @@ def _visible(chunks: Mapping[str, list[StoredChunk]], rank: int, world: int) -> 
 
 def _check_position(manifest: Manifest, data: Feed | None) -> Position | None:
     if data is None:
+        if manifest.position is not None:
+            raise CheckpointError(
+                f"step {manifest.step} was saved with a position in the data, and is restored without data=",
+                hint="pass the training loader as data=; to train on other data, begin a run of another name",
+            )
         return None
     if manifest.position is None:
         raise CheckpointError(

@@ -18,9 +18,9 @@ from stoker.checkpoint.layout import HEADER_SPLIT_BYTES, Home, SavePlan, StepId,
 from stoker.checkpoint.manifest import RankState
 from stoker.checkpoint.passage import Drains, DrainStats, OwnPassage, Passage, SeenPassage
 from stoker.checkpoint.publish import Save, Staged, publish
-from stoker.checkpoint.restore import restore_step
+from stoker.checkpoint.restore import advise, restore_step
 from stoker.checkpoint.snapshot import Snapshot
-from stoker.checkpoint.state import Capture, Feed, HasStep, Share, TensorEntry, TrainingState
+from stoker.checkpoint.state import Capture, Feed, HasStep, Share, TensorEntry, TrainingState, check_feed
 from stoker.checkpoint.steps import interval, is_due, steps_done
 from stoker.checkpoint.tiers import FAR_NAME, Tiers
 from stoker.checkpoint.writer import Background
@@ -30,7 +30,9 @@ from stoker.errors import (
     ClosedError,
     ConfigError,
     Fenced,
+    IntegrityError,
     LayoutError,
+    NotFound,
     SaveFailed,
     StokerError,
 )
@@ -101,6 +103,7 @@ class Checkpoint:
         ledger: Ledger,
         options: SaveOptions | None = None,
     ) -> None:
+        check_feed(data)
         self._tiers = Tiers.of(home)
         self._home = self._tiers.near
         self._generation = generation
@@ -138,9 +141,9 @@ class Checkpoint:
         and restores the newest step of all, so that what is trained again is saved beside what was saved before.
         Several ranks must be started again for that: CheckpointError.
 
-        Raises CheckpointMissing if steps were committed but none can be restored, DigestMismatch, Truncated or NotFound
-        naming the file, CheckpointError if the state does not fit, ConfigError if the data do not, and what became of
-        an earlier save.
+        Raises CheckpointMissing if steps were committed but none can be restored; DigestMismatch, Truncated or NotFound
+        naming the file if the step changed since it was written, with how to go on from an older one; CheckpointError
+        if the state does not fit, ConfigError if the data do not; and what became of an earlier save.
         """
         self._check_open()
         if self._has_saved:
@@ -155,7 +158,11 @@ class Checkpoint:
                 )
             return None
         started_ns = time.perf_counter_ns()
-        done = restore_step(self._tiers, self._generation, self._state, self._data)
+        try:
+            done = restore_step(self._tiers, self._generation, self._state, self._data)
+        except (IntegrityError, NotFound) as error:
+            advise(self._tiers, step, error)
+            raise
         took_ns = time.perf_counter_ns() - started_ns
         self._ledger.add(Counter.RESTORES, 1)
         self._ledger.add(Counter.RESTORE_NS, took_ns)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.dataset.position import Position
+from stoker.errors import ConfigError
 from stoker.io.safetensors import dtype_bytes
 
 Json: TypeAlias = Any  # None, bool, int, float, str, list[Json], dict[str, Json]
@@ -116,10 +117,23 @@ class Feed(Protocol):
         """Steps of the whole run."""
 
     def position(self, after: int) -> Position:
-        """Where the run stands after step `after`."""
+        """Where the run stands after step `after`, -1 for none. Raises ConfigError if this is no training."""
 
     def seek(self, position: Position) -> None:
         """Continue at `position`. Raises ConfigError naming what differs if it is of other data."""
+
+
+def check_feed(data: Feed | None) -> None:
+    """Raise ConfigError, before anything is saved, if `data` is not a training loader."""
+    if data is None:
+        return
+    missing = [name for name in ("__len__", "position", "seek") if not callable(getattr(data, name, None))]
+    if missing:
+        raise ConfigError(
+            f"data is a {type(data).__name__}, which has no {', '.join(missing)}",
+            hint="give what run.loader(...) returned, or leave data= out",
+        )
+    data.position(-1)
 
 
 class HasStep(Protocol):

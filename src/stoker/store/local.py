@@ -173,11 +173,14 @@ class LocalStore:
                 return
 
     def list_dirs(self, prefix: str = "") -> Iterator[str]:
-        """Names of the directories directly under directory `prefix`; nothing if it is not there."""
+        """Names of the directories directly under directory `prefix`; nothing if it is not there.
+
+        Links count, wherever they lead: a directory may have been moved elsewhere, and is missed if that is not there.
+        """
         base = self._locate(Key(prefix)) if prefix else self._checked_root()
         with translating(f"cannot list {prefix!r}", base):
             entries = _entries(base)
-        return (entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        return (entry.name for entry in entries if entry.is_dir(follow_symlinks=False) or entry.is_symlink())
 
     def sweep(self, prefix: str = "") -> int:
         """Remove what killed writers left under directory `prefix` (empty: everywhere); returns how much it was."""

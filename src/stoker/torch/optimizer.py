@@ -6,7 +6,7 @@ floating-point state to the parameter's dtype; here what was saved is what comes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -48,6 +48,7 @@ def capture_optimizer(optimizer: torch.optim.Optimizer, names: Mapping[int, str]
         plain = {key: encode(value, f"{path}.{key}", tensor) for key, value in group.items() if key not in _OWN_KEYS}
         groups.append(plain | {"params": [numbered[index] for index in group["params"]]})
     state: dict[str, Json] = {}
+    order: dict[str, None] = {}
     for index, values in state_dict["state"].items():
         if not isinstance(index, int):
             raise CheckpointError(f"the optimizer keeps state under {index!r}, which is no parameter")
@@ -56,9 +57,10 @@ def capture_optimizer(optimizer: torch.optim.Optimizer, names: Mapping[int, str]
             path = f"{STATE_PREFIX}{name}.{key}"
             if type(key) is not str:
                 raise CheckpointError(f"the optimizer keeps state under {key!r} for {name!r}, which is no text")
+            order[key] = None
             if tensor(value, path) is None:
                 state.setdefault(name, {})[key] = encode(value, path, tensor)
-    return {"groups": groups, "state": state}
+    return {"groups": groups, "state": state, "order": list(order)}
 
 
 def split_name(name: str, parameters: Mapping[str, torch.Tensor]) -> tuple[str, str] | None:
@@ -104,7 +106,7 @@ def load_optimizer(
         values: dict[str, Any] = {key: decode(value, tensor) for key, value in saved["state"].get(name, {}).items()}
         values |= tensors.get(name, {})
         if values:
-            state[index] = values
+            state[index] = _in_order(values, saved.get("order", ()))
     groups = []
     start = 0
     for stored, live in zip(saved["groups"], optimizer.param_groups, strict=True):
@@ -113,14 +115,45 @@ def load_optimizer(
             if isinstance(value, torch.Tensor) and isinstance(live.get(key), torch.Tensor):
                 group[key] = value.to(live[key].device)
         stop = start + len(live["params"])
-        groups.append(group | {"params": list(range(start, stop))})
+        groups.append(_in_order(group | {"params": list(range(start, stop))}, live))
         start = stop
+    kept = [dict(group) for group in optimizer.param_groups]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
+    _keep_tensors(optimizer.param_groups, kept)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for index, values in state.items():
         loaded = optimizer.state[parameters[index]]
         for key, value in values.items():
             loaded[key] = _as_saved(loaded[key], value)
+
+
+def _in_order(values: Mapping[str, Any], order: Iterable[str]) -> dict[str, Any]:
+    """The same dict with its keys in this order; those that are not in it stand behind, by name."""
+    places = {key: place for place, key in enumerate(order)}
+    return {key: values[key] for key in sorted(values, key=lambda key: (places.get(key, len(places)), key))}
+
+
+def _keep_tensors(groups: Sequence[dict[str, Any]], before: Sequence[Mapping[str, Any]]) -> None:
+    """Put the loaded values of tensors in groups (a learning rate) into the tensors that were there before.
+
+    Whoever holds such a tensor sees the value, and one that several groups share stays one: unless they have loaded
+    different values.
+    """
+    places: dict[int, list[tuple[dict[str, Any], str]]] = {}
+    tensors: dict[int, torch.Tensor] = {}
+    for group, was in zip(groups, before, strict=True):
+        for key, value in was.items():
+            if type(value) is torch.Tensor and isinstance(group.get(key), torch.Tensor):
+                tensors[id(value)] = value
+                places.setdefault(id(value), []).append((group, key))
+    for number, tensor in tensors.items():
+        loaded = [group[key] for group, key in places[number]]
+        same = all(one.dtype == tensor.dtype and torch.equal(one, loaded[0]) for one in loaded)
+        if same and loaded[0].shape == tensor.shape:
+            with torch.no_grad():
+                tensor.copy_(loaded[0])
+            for group, key in places[number]:
+                group[key] = tensor
 
 
 def _as_saved(loaded: Any, saved: Any) -> Any:

@@ -18,7 +18,7 @@ from stoker.checkpoint.plain import StoreTensor, decode, encode, tensor_names
 from stoker.checkpoint.state import Json, Scalars, Share, StoredTensor, TensorEntry
 from stoker.errors import CheckpointError, ConfigError
 from stoker.torch import rng
-from stoker.torch.names import clean_names, parameter_names
+from stoker.torch.names import clean_names, cleaner, parameter_names
 from stoker.torch.optimizer import (
     STATE_PREFIX,
     capture_optimizer,
@@ -28,6 +28,7 @@ from stoker.torch.optimizer import (
     split_name,
 )
 from stoker.torch.tensors import box_of, copy_bytes, from_bytes, is_writer, part_like
+from stoker.torch.versions import find_versions, put_versions, versions_of, with_versions
 
 _NAMED: Final = 3
 
@@ -53,8 +54,11 @@ class TorchCapture:
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def copy_into(self, name: str, target: NDArray[np.uint8]) -> None:
-        """Copy this rank's part of a tensor into `target`; waits for the device."""
-        copy_bytes(self.tensors[name], target)
+        """Copy this rank's part of a tensor into `target`; waits for the device. Raises CheckpointError naming it."""
+        try:
+            copy_bytes(self.tensors[name], target)
+        except RuntimeError as error:  # how PyTorch refuses
+            raise _refused(name, error) from error
 
     def taker(self, share: Share) -> StoreTensor:
         """A function that takes tensors with their names, and refuses anything else with None."""
@@ -66,7 +70,10 @@ class TorchCapture:
                 raise CheckpointError(
                     f"two tensors of the training state are named {name!r}", hint="rename one of them"
                 )
-            entry = box_of(name, value, share)
+            try:
+                entry = box_of(name, value, share)
+            except RuntimeError as error:
+                raise _refused(name, error) from error
             self.tensors[name] = value
             if is_writer(value):
                 self.entries.append(entry)
@@ -104,6 +111,7 @@ class TorchState:
         found = TorchCapture()
         take = found.taker(Share.REPLICATED)
         shared: dict[str, Json] = {"model": self._capture_model(take), "optimizer": None, "scheduler": None}
+        shared |= {"versions": self._capture_versions(), "classes": self._classes()}
         if self._optimizer is not None:
             shared["optimizer"] = capture_optimizer(self._optimizer, parameter_names(self._model), take)
         if self._scheduler is not None:
@@ -145,12 +153,13 @@ class TorchState:
         values: dict[str, Any] = {n: decode(value, found.__getitem__) for n, value in shared["model"].items()}
         raw = self._model.state_dict()
         names = clean_names(self._model, raw)
-        self._model.load_state_dict({r: found.get(f"model.{name}", values.get(name)) for r, name in names.items()})
+        state = {r: found.get(f"model.{name}", values.get(name)) for r, name in names.items()}
+        self._model.load_state_dict(self._with_versions(state, shared.get("versions")))
         if self._optimizer is not None:
             ids = parameter_names(self._model)
             by_parameter: dict[str, dict[str, torch.Tensor]] = {}
             in_values = tensor_names(shared["optimizer"])
-            for name in found.keys() - in_values:
+            for name in sorted(found.keys() - in_values):
                 parts = split_name(name, self._parameters())
                 if parts is not None:
                     by_parameter.setdefault(parts[0], {})[parts[1]] = found[name]
@@ -158,7 +167,8 @@ class TorchState:
         if self._scheduler is not None:
             self._scheduler.load_state_dict(decode(shared["scheduler"], found.__getitem__))
         for name, holder in self._extra.items():
-            holder.load_state_dict(decode(scalars.private["extra"][name], found.__getitem__))
+            value = decode(scalars.private["extra"][name], found.__getitem__)
+            holder.load_state_dict(put_versions(value, scalars.private.get("versions", {}).get(name, [])))
         self._wanted = {}
 
     def load_rng(self, state: Json) -> None:
@@ -181,7 +191,33 @@ class TorchState:
     def _capture_extra(self, take: StoreTensor) -> dict[str, Json]:
         if not self._extra:
             return {}
-        return {"extra": {n: encode(holder.state_dict(), f"extra.{n}", take) for n, holder in self._extra.items()}}
+        encoded, versions = {}, {}
+        for name, holder in self._extra.items():
+            state = holder.state_dict()
+            encoded[name] = encode(state, f"extra.{name}", take)
+            found = find_versions(state, f"extra.{name}")
+            if found:
+                versions[name] = found
+        return {"extra": encoded} | ({"versions": versions} if versions else {})
+
+    def _capture_versions(self) -> Json:
+        """What the model's modules say of themselves, by their names without wrappers; what these say is left out."""
+        found = versions_of(self._model.state_dict(), "model")
+        clean = cleaner(self._model)
+        return None if found is None else {clean(raw): about for raw, about in found.items()}
+
+    def _with_versions(self, state: dict[str, Any], versions: Mapping[str, Json] | None) -> dict[str, Any]:
+        """The model's state with the saved versions; as it is if none were saved, or the model has none."""
+        raw = versions_of(self._model.state_dict(), "model")
+        if versions is None or raw is None:
+            return state
+        clean = cleaner(self._model)
+        return with_versions(state, {name: versions[clean(name)] for name in raw if clean(name) in versions})
+
+    def _classes(self) -> dict[str, str]:
+        """What optimizer and scheduler are: their state means nothing to others, though it may look alike."""
+        parts = {"optimizer": self._optimizer, "scheduler": self._scheduler}
+        return {name: type(part).__qualname__ for name, part in parts.items() if part is not None}
 
     def _parameters(self) -> dict[str, torch.Tensor]:
         """The optimizer's parameters by their clean names."""
@@ -199,6 +235,11 @@ class TorchState:
             if (part is None) != (shared.get(name) is None):
                 was, now = ("with", "without") if part is None else ("without", "with")
                 problems.append(f"it was saved {was} {name}, and is restored {now}")
+        saved = shared.get("classes", {})
+        for name, now in self._classes().items():
+            was = saved.get(name, now)
+            if was != now:
+                problems.append(f"the {name} was {_article(was)} when it was saved, and is {_article(now)}")
         if self._optimizer is not None and shared.get("optimizer") is not None:
             live = live_groups(self._optimizer, parameter_names(self._model))
             problems.append(match_groups(shared["optimizer"]["groups"], live))
@@ -239,6 +280,15 @@ def _check_kinds(model: Any, optimizer: Any, scheduler: Any, extra: Mapping[str,
     for name, holder in holders.items():
         if not isinstance(holder, Stateful):
             raise ConfigError(f"{name} is a {type(holder).__name__} without state_dict() and load_state_dict()")
+
+
+def _refused(name: str, error: RuntimeError) -> CheckpointError:
+    reason = next(iter(str(error).splitlines()), type(error).__name__)
+    return CheckpointError(f"tensor {name!r} cannot be saved: {reason}")
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[:1] in 'AEIOUaeiou' else 'a'} {name}"
 
 
 def _stored_as(name: str, tensor: torch.Tensor) -> StoredTensor:

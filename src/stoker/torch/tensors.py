@@ -148,6 +148,14 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(strides)
 
 
+def _extent(tensor: torch.Tensor) -> int:
+    """Bytes of storage from its begin to the end of the tensor."""
+    if tensor.numel() == 0:
+        return 0
+    last = sum((count - 1) * stride for count, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return int((tensor.storage_offset() + last + 1) * tensor.element_size())
+
+
 def _check(name: str, tensor: Any) -> None:
     problem = ""
     if type(tensor) not in _PLAIN_TYPES:
@@ -158,6 +166,8 @@ def _check(name: str, tensor: Any) -> None:
         problem = "it is on the meta device and has no values"
     elif tensor.dtype not in DTYPES:
         problem = f"safetensors has no dtype for {tensor.dtype}"
+    elif tensor.untyped_storage().nbytes() < _extent(tensor):
+        problem = "its memory was freed, as sharded training does between steps"
     if problem:
         raise CheckpointError(
             f"tensor {name!r} cannot be saved: {problem}", hint="convert it, or keep it out of the state"

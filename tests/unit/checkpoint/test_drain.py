@@ -50,6 +50,7 @@ def test_a_drained_step_is_the_same_byte_for_byte_and_the_manifest_comes_last(sa
         TENSORS,
         f"{STEP.name}/rank-00000.json",
         f"{STEP.name}/MANIFEST.json",
+        "committed.json",  # says that there was a step, should all vanish
     ]
     assert done.copied_bytes == sum(len(data) for name, data in files(saved).items() if "MANIFEST" not in name)
     assert done.kept_bytes == 0
@@ -62,7 +63,7 @@ def test_the_manifest_is_written_if_absent(saved, far, monkeypatch):
         far, "write", lambda key, data, *, if_absent=False: (asked.append((key, if_absent)), write(key, data))[1]
     )
     StepDrain(saved, far, STEP, 1).run(unpaced())
-    assert [key for key, if_absent in asked if if_absent] == [f"{STEP.name}/MANIFEST.json"]
+    assert [key for key, if_absent in asked if if_absent] == [f"{STEP.name}/MANIFEST.json", "committed.json"]
 
 
 def test_a_step_that_is_there_is_not_copied_again(saved):
@@ -85,7 +86,7 @@ def test_a_drain_that_failed_goes_on_with_the_rank_it_was_at(by_three):
     written = [write.key.rpartition("/")[2] for write in far.writes]
     assert "rank-00000.json" not in written
     assert "rank-00000-of-00003.safetensors" not in written
-    assert written[-3:] == ["rank-00002-of-00003.safetensors", "rank-00002.json", "MANIFEST.json"]
+    assert written[-4:-1] == ["rank-00002-of-00003.safetensors", "rank-00002.json", "MANIFEST.json"]
     assert done.kept_bytes == sum(len(data) for name, data in files(by_three).items() if "rank-00000" in name)
     assert files(inner) == files(by_three)
 

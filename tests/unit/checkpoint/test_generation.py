@@ -13,6 +13,7 @@ from stoker.checkpoint.generation import end_run, start_generation
 from stoker.checkpoint.inventory import choose_step, flaw, take_inventory
 from stoker.checkpoint.layout import StepId
 from stoker.errors import (
+    CapacityError,
     CheckpointError,
     CheckpointMissing,
     ConfigError,
@@ -91,9 +92,10 @@ def test_a_step_that_is_not_whole_is_removed(home, start, state, loss):
         (base / name).write_bytes((base / name).read_bytes()[:-1])
     else:
         (base / name).unlink()
+    home.delete(Key("committed.json"))  # it never was
     again = start(state(2))
     assert list(home.list_dirs()) == []
-    assert again.restore() == [None]  # it never was committed
+    assert again.restore() == [None]
 
 
 @pytest.mark.parametrize("name", ["MANIFEST.json", "rank-00000.json", "rank-00000-of-00001.safetensors"])
@@ -313,7 +315,9 @@ def test_a_silent_rank_0_is_a_timeout(home):
         start_generation(home, run="r", layout=Layout(1, 2), rendezvous=Broken())
 
 
-@pytest.mark.parametrize("name", ["run.json", "gen-0001.json", "step-00000010.g0001/MANIFEST.json", "ended.json"])
+@pytest.mark.parametrize(
+    "name", ["run.json", "gen-0001.json", "step-00000010.g0001/MANIFEST.json", "ended.json", "committed.json"]
+)
 def test_a_later_format_anywhere_stops_the_start(home, start, state, name):
     start(state()).save_and_wait(after=9)
     home.write(Key(name), b'{"format":2}')
@@ -330,11 +334,86 @@ def test_a_later_format_in_an_unfinished_step_is_not_removed(home, start, state)
     assert list(home.list_dirs()) == ["step-00000010.g0001.partial"]
 
 
-def test_a_broken_record_stops_the_start(home, start, state):
-    start(state())
-    home.write(Key("gen-0001.json"), b"{")
-    with pytest.raises(FormatError):
-        start(state())
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"format":1}', b"\xff"])
+@pytest.mark.parametrize("name", ["gen-0001.json", "ended.json", "committed.json"])
+def test_a_record_that_is_damaged_does_not_stop_the_start(home, start, state, equal, caplog, name, data):
+    start(state(1)).save_and_wait(after=9)
+    home.write(Key(name), data)
+    again = start(state(2))
+    assert again.generation[0].number == 2  # numbers are in the names
+    assert again.restore() == [10]
+    assert equal(again.states[0], state(1))
+    assert f"{name} cannot be read" in caplog.text
+
+
+def test_a_damaged_note_of_a_commit_is_still_one(home, start, state):
+    start(state(1)).save_and_wait(after=9)
+    home.write(Key("committed.json"), b"")
+    home.delete_tree("step-00000010.g0001")
+    with pytest.raises(CheckpointMissing):
+        start(state(2)).restore()
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b'{"format":1}'])
+def test_a_run_whose_name_cannot_be_read_says_what_to_do(home, start, state, data):
+    start(state(1)).save_and_wait(after=9)
+    home.write(Key("run.json"), data)
+    with pytest.raises(FormatError, match="it cannot be read whose run this is") as caught:
+        start(state(2))
+    assert caught.value.where.endswith("/run.json")
+    assert "run 'run-1', remove this file" in caught.value.hint
+    home.delete(Key("run.json"))
+    assert start(state(2)).restore() == [10]
+
+
+def test_a_run_notes_its_first_commit_and_misses_steps_that_vanish(home, start, state):
+    run = start(state(1))
+    assert not home.path(Key("committed.json")).exists()
+    for after in (9, 19):
+        run.save_and_wait(after=after)
+        assert json.loads(home.read(Key("committed.json"))) == {"format": 1, "generation": 1, "step": 10}
+    for name in list(home.list_dirs()):
+        home.delete_tree(name)
+    for _ in range(2):
+        with pytest.raises(CheckpointMissing, match="were committed, but none of them is whole"):
+            start(state(2)).restore()
+
+
+def test_a_commit_that_cannot_be_noted_is_a_commit(home, start, state, monkeypatch, caplog):
+    write = home.write
+
+    def refuse(key, data, *, if_absent=False):
+        if key == "committed.json":
+            raise CapacityError("no space left")
+        return write(key, data, if_absent=if_absent)
+
+    run = start(state(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(home, "write", refuse)
+        run.save_and_wait(after=9)
+    assert "could not note" in caplog.text
+    assert start(state(2)).restore() == [10]
+
+
+def test_a_step_that_was_moved_to_another_disk_is_followed_and_missed_if_that_is_not_there(
+    home, start, state, equal, tmp_path, caplog
+):
+    run = start(state(1))
+    run.save_and_wait(after=9)
+    run.states[0].arrays["model.weight"][:] = 5
+    run.save_and_wait(after=19)
+    place, disk = home.root / "step-00000020.g0001", tmp_path / "disk"
+    shutil.move(place, disk)
+    place.symlink_to(disk)
+    again = start(state(2))
+    assert again.restore() == [20]
+    assert (again.states[0].arrays["model.weight"] == 5).all()
+    disk.rename(tmp_path / "unmounted")
+    assert start(state(2)).restore() == [10]
+    assert "step step-00000020.g0001 cannot be restored" in caplog.text
+    home.delete_tree("step-00000010.g0001")
+    with pytest.raises(CheckpointMissing):
+        start(state(2)).restore()
 
 
 def test_a_flaw_is_told_in_words(home, start, state):

@@ -78,7 +78,8 @@ def test_special_values_and_containers_come_back():
     assert milestones == {30: 1, 80: 2}
     assert milestones[31] == 0
     assert there_and_back(OrderedDict(a=1)) == {"a": 1}
-    assert there_and_back(bytearray(b"x")) == b"x"
+    for data in (b"x", bytearray(b"x")):
+        assert same(there_and_back(data), data)
 
 
 @pytest.mark.parametrize("dtype", ["<f8", ">f4", "u1", "bool", "<c16", "<i2"])
@@ -181,3 +182,15 @@ def test_tensors_are_stored_beside_under_their_path():
     assert taken == {"extra.ema.a.0": one, "extra.ema.7.0": two}
     assert tensor_names(data) == set(taken)
     assert decode(data, taken.__getitem__) == value
+
+
+def test_what_lies_too_deep_or_contains_itself_is_named():
+    deep = []
+    for _ in range(99):
+        deep = [deep]
+    assert there_and_back({"a": deep}) == {"a": deep}
+    loop = {"a": {}}
+    loop["a"]["b"] = [loop]
+    for value in ({"a": [deep]}, loop, (loop,)):
+        with pytest.raises(CheckpointError, match=r"'x\.[a0.]+.*' cannot be saved: it lies more than 100 levels deep"):
+            there_and_back(value)

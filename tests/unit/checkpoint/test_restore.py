@@ -21,6 +21,7 @@ from stoker.errors import (
     NewerFormat,
     NotFound,
     StokerError,
+    TimedOut,
     Truncated,
 )
 from stoker.io.checksum import CHUNK_BYTES
@@ -186,11 +187,45 @@ def test_a_step_saved_without_data_needs_a_restore_without(start, state, feed):
     start(state(2)).restore()
 
 
-def test_without_data_a_saved_position_is_left_alone(start, state, equal, feed):
+def test_a_step_saved_with_data_needs_a_restore_with_them(start, state, equal, feed):
     start(state(1), data=feed).save_and_wait(after=9)
     again = start(state(2))
-    assert again.restore() == [10]
-    assert equal(again.states[0], state(1))
+    with pytest.raises(CheckpointError, match="step 10 was saved with a position in the data") as caught:
+        again.restore()
+    assert "data=" in caught.value.hint
+    assert equal(again.states[0], state(2))
+
+
+def test_a_damaged_step_is_an_error_that_says_how_to_go_on_from_an_older_one(home, start, state, equal, feed):
+    run = start(state(1), data=feed)
+    run.save_and_wait(after=9)
+    run.save_and_wait(after=19)
+    newest = home.root / "step-00000020.g0001"
+    flip(newest / "rank-00000-of-00001.safetensors", 4096)
+    again = start(state(2), data=feed)
+    with pytest.raises(DigestMismatch, match="chunk 0 of 'rank-00000-of-00001") as caught:
+        again.restore()
+    assert equal(again.states[0], state(2))
+    assert "the bytes changed on storage" in caught.value.hint
+    assert "move it out of the run's folder and start again, from step-00000010.g0001" in caught.value.hint
+    newest.rename(home.root / "aside")
+    assert start(state(2), data=feed).restore() == [10]
+    flip(home.root / "step-00000010.g0001" / "rank-00000-of-00001.safetensors", 4096)
+    with pytest.raises(DigestMismatch) as caught:
+        start(state(2), data=feed).restore()
+    assert "no other step is whole" in caught.value.hint
+
+
+def test_a_home_that_cannot_be_listed_does_not_hide_what_is_damaged(home, start, state, monkeypatch):
+    def refuse(prefix=""):
+        raise TimedOut("hangs")
+
+    start(state(1)).save_and_wait(after=9)
+    again = start(state(2))
+    flip(home.path(Key(TENSORS)), 4096)
+    monkeypatch.setattr(home, "list_dirs", refuse)
+    with pytest.raises(DigestMismatch):
+        again.restore()
 
 
 def test_fewer_and_more_ranks_take_replicated_tensors_from_whoever_wrote_them(start, state):

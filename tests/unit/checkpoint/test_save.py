@@ -628,3 +628,34 @@ def test_a_close_that_is_interrupted_leaves_the_snapshot_to_the_thread_that_writ
     gate.open.set()
     assert save._settled.wait(10)
     assert save.error is None
+
+
+def test_what_is_no_training_loader_is_refused_as_data_at_once(start, state, feed):
+    class Partial:
+        def __len__(self):
+            return 1
+
+    class Evaluation(feed):
+        def position(self, after):
+            raise ConfigError("a loader with shuffle=False is an evaluation")
+
+    for data, what in (
+        ([1, 2], "a list, which has no position, seek"),
+        (Partial(), "a Partial, which has no position, seek"),
+        (3, "an? int, which has no __len__"),
+        (Evaluation(), "is an evaluation"),
+    ):
+        with pytest.raises(ConfigError, match=what):
+            start(state(), data=lambda data=data: data)
+
+
+def test_a_step_that_this_start_has_saved_before_is_an_error_with_a_way_on(home, start, state):
+    run = start(state(1))
+    for after in (9, 19):
+        run.save_and_wait(after=after)
+    run.states[0].arrays["model.weight"][:] = 5
+    with pytest.raises(SaveFailed, match=r"step 10 failed on rank 0: .* is there already") as caught:
+        run.save_and_wait(after=9)
+    assert "nothing is overwritten: save a later step, or restore() first" in caught.value.hint
+    run.save_and_wait(after=29)
+    assert committed(home) == {f"step-{step:08d}.g0001" for step in (10, 20, 30)}

@@ -164,6 +164,38 @@ def test_a_far_step_whose_manifest_is_damaged_is_evidence_of_a_step_that_is_lost
         run.restore()
 
 
+def test_steps_that_vanish_from_both_tiers_are_missed_on_a_node_that_never_saw_them(both, start, state, far, tmp_path):
+    assert take_far_inventory(far).noted
+    for info in list(far.list("step-")):
+        far.delete(info.key)
+    run = start(state(2), store=Tiers(LocalStore(tmp_path / "other node", create=True), far))
+    with pytest.raises(CheckpointMissing):
+        run.restore()
+
+
+def test_a_record_that_is_damaged_nearby_is_read_afar_and_the_start_goes_on(both, start, state, home, caplog):
+    home.write(Key("gen-0001.json"), b"{")
+    assert look_everywhere(both).generations[1] is not None
+    assert "gen-0001.json cannot be read" in caplog.text
+    _, restored = again(start, state, both)
+    assert restored == [10]
+
+
+def test_damage_in_both_tiers_says_how_to_go_on_from_what_one_of_them_has(both, start, state, home, far):
+    run = start(state(1), store=both)
+    run.save_and_wait(after=19)
+    run.checkpoints[0].close()
+    newest = StepId(2, 20).name
+    damage(home.root / newest / NAMES[2])
+    data = bytearray(far.read(Key(f"{newest}/{NAMES[2]}")))
+    data[-1] ^= 1
+    far.write(Key(f"{newest}/{NAMES[2]}"), data)
+    shutil.rmtree(home.root / STEP)
+    with pytest.raises(DigestMismatch) as caught:
+        again(start, state, both)
+    assert f"out of the run's folders in both tiers and start again, from {STEP}" in caught.value.hint
+
+
 def test_a_step_under_way_afar_is_no_step_and_no_evidence_of_one(start, state, tiers, far):
     far.write(Key("step-00000010.g0001/rank-00000-of-00001.safetensors"), b"x")
     run = start(state(1), store=tiers)

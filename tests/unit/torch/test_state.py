@@ -500,3 +500,81 @@ def test_stock_pytorch_loads_a_step_without_stoker(home, checkpoint):
     assert same(dict(state["model"]), dict(model.state_dict()))
     expected = get_state_dict(model, optimizer)[1]["state"]
     assert same(state["optimizer"]["state"], expected)
+
+
+def test_another_kind_of_optimizer_or_scheduler_is_refused_by_both_names(checkpoint):
+    def parts(kind, schedule):
+        model = Net(1)
+        optimizer = kind(model.parameters(), lr=0.1)
+        return model, optimizer, schedule(optimizer)
+
+    def steps(optimizer):
+        return torch.optim.lr_scheduler.StepLR(optimizer, 3)
+
+    def cosine(optimizer):
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 3)
+
+    with checkpoint(*parts(torch.optim.Adam, steps)) as saving:
+        saving.save(after=0).wait()
+    with pytest.raises(CheckpointError, match="the optimizer was an Adam when it was saved, and is an AdamW"):
+        checkpoint(*parts(torch.optim.AdamW, steps)).restore()
+    with pytest.raises(
+        CheckpointError, match="the scheduler was a StepLR when it was saved, and is a CosineAnnealingLR"
+    ):
+        checkpoint(*parts(torch.optim.Adam, cosine)).restore()
+    assert checkpoint(*parts(torch.optim.Adam, steps)).restore() == 1
+
+
+def test_a_step_that_does_not_say_of_which_kind_it_is_restores_into_any(checkpoint, monkeypatch):
+    model = Net(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(TorchState, "_classes", lambda self: {})
+        with checkpoint(model, torch.optim.Adam(model.parameters())) as saving:
+            saving.save(after=0).wait()
+    assert checkpoint(model, torch.optim.AdamW(model.parameters())).restore() == 1
+
+
+def test_keys_of_an_optimizer_keep_their_order(transfer):
+    source, target = Net(1), Net(2)
+    one, two = (torch.optim.AdamW(m.parameters()) for m in (source, target))
+    train(source, one)
+    one.param_groups[0]["zz"] = 1
+    transfer((source, one), (target, two))
+    assert [list(values) for values in two.state.values()] == [["step", "exp_avg", "exp_avg_sq"]] * len(two.state)
+    assert list(two.param_groups[0]) == list(one.param_groups[0])
+
+
+def test_a_learning_rate_that_groups_share_stays_one_tensor(transfer):
+    def shared(model, value):
+        rate = torch.tensor(value)
+        groups = [{"params": [p], "lr": rate} for p in model.parameters()]
+        return rate, torch.optim.SGD(groups)
+
+    source, target = nn.Linear(2, 2), nn.Linear(2, 2)
+    _, one = shared(source, 0.5)
+    rate, two = shared(target, 0.1)
+    transfer((source, one), (target, two))
+    assert rate.item() == 0.5
+    assert all(group["lr"] is rate for group in two.param_groups)
+    one.param_groups[0]["lr"] = torch.tensor(0.25)  # what was saved apart stays apart
+    transfer((source, one), (target, two))
+    assert [group["lr"].item() for group in two.param_groups] == [0.25, 0.5]
+
+
+def test_a_tensor_whose_memory_was_freed_is_named(checkpoint):
+    model = nn.Linear(2, 2)
+    saving = checkpoint(model)
+    model.weight.untyped_storage().resize_(0)  # as sharded training leaves it between steps
+    with pytest.raises(CheckpointError, match=r"tensor 'model\.weight' cannot be saved: its memory was freed"):
+        saving.save(after=0)
+
+
+@pytest.mark.parametrize("place", ["box_of", "copy_bytes"])
+def test_a_tensor_that_pytorch_refuses_to_look_at_or_copy_is_named(checkpoint, monkeypatch, place):
+    def refuse(*_):
+        raise RuntimeError("not implemented\nfor this backend")
+
+    saving = checkpoint(nn.Linear(2, 2))
+    monkeypatch.setattr(f"stoker.torch.state.{place}", refuse)
+    with pytest.raises(CheckpointError, match=r"tensor 'model\.\w+' cannot be saved: not implemented$"):
+        saving.save(after=0)

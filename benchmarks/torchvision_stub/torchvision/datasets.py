@@ -1,0 +1,5 @@
+"""The base class that `streaming.vision` derives from when it is imported."""
+
+
+class VisionDataset:
+    pass
