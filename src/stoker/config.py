@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from stoker.config_file import FILE_VARIABLE, find_file
-from stoker.config_values import EXPECTED, Kind, Rule, from_text, shown, take
+from stoker.config_values import EXPECTED, Kind, Rule, from_text, shown, take, user_path
 from stoker.errors import ConfigError
 from stoker.toml_lines import key_lines
 from stoker.units import MIB
@@ -209,7 +209,7 @@ def load_config(
         values[name], sources[name] = value, where
     for name, value in (arguments or {}).items():
         if value is not None:
-            values[name] = Path(value) if RULES[name].kind == "path" else value
+            values[name] = user_path(value) if RULES[name].kind == "path" else value
             sources[name] = "argument"
     config: Config = _changed(Config(), values, "")
     return replace(config, file=found[0] if found else None, sources=sources)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -82,7 +83,7 @@ def _convert(kind: Kind, value: Any, base: Path) -> Any:
     if kind in ("path", "url", "text"):
         if not isinstance(value, str) or not value or "\0" in value:
             return None
-        return base / _home(value) if kind == "path" else value
+        return base / user_path(value) if kind == "path" else value
     if isinstance(value, str):
         return {"bytes": parse_bytes, "duration": parse_seconds}[kind](value) if kind in ("bytes", "duration") else None
     if kind in ("bytes", "count"):
@@ -90,11 +91,12 @@ def _convert(kind: Kind, value: Any, base: Path) -> Any:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def _home(text: str) -> Path:
+def user_path(path: str | os.PathLike[str]) -> Path:
+    """`path` as people write it: a leading `~` is the home directory. Raises ConfigError if nobody has that home."""
     try:
-        return Path(text).expanduser()
+        return Path(path).expanduser()
     except RuntimeError as error:
-        raise ConfigError(f"no home directory for {text!r}", hint="write the path in full") from error
+        raise ConfigError(f"no home directory for {os.fspath(path)!r}", hint="write the path in full") from error
 
 
 def _brief(value: Any) -> str:

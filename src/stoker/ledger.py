@@ -314,14 +314,24 @@ def _map_new(path: Path) -> mmap.mmap:
 def _translated(error: OSError, path: Path) -> StokerError:
     reason = os.strerror(error.errno) if error.errno else str(error)
     if error.errno == errno.ENOENT:
-        return NotFound(f"no ledger: {reason.lower()}", str(path))
+        return NotFound(f"no ledger: {reason.lower()}", str(path), "check the name of the run and its directory")
     if error.errno == errno.EEXIST:
-        return AlreadyExists("this rank and generation have a ledger already", str(path))
+        return AlreadyExists(
+            "this rank and generation have a ledger already", str(path), "move it away, or choose another run name"
+        )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP):
-        return AccessDenied(f"the ledger cannot be opened: {reason.lower()}", str(path))
+        return AccessDenied(
+            f"the ledger cannot be opened: {reason.lower()}", str(path), "check owner and mode of the directory"
+        )
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return CapacityError(f"no room for a ledger of {LEDGER_BYTES} bytes: {reason.lower()}", str(path))
-    return StoreError(f"the ledger cannot be used: {reason.lower()}", str(path))
+        return CapacityError(
+            f"no room for a ledger of {LEDGER_BYTES} bytes: {reason.lower()}",
+            str(path),
+            "free some space, or choose another place for the nvme tier",
+        )
+    return StoreError(
+        f"the ledger cannot be used: {reason.lower()}", str(path), "the nvme tier must be on an ordinary file system"
+    )
 
 
 def _boot_id() -> str:

@@ -417,7 +417,7 @@ def test_what_is_packed_by_url_through_faults_is_trained_on_by_url_through_fault
     with ExitStack() as stack:
         ledger = stack.enter_context(Ledger.create(None, identity))
         wish = OrderWish(global_batch_size=8, seed=1, shuffle="window")
-        loader = open_loader(URL, wish, layout=Layout(), options=FeedOptions(), ledger=ledger, stack=stack)
+        loader = stack.enter_context(open_loader(URL, wish, layout=Layout(), options=FeedOptions(), ledger=ledger))
         got, errors = deliver(loader)
     assert (dict(got), len(got), errors) == (samples, 32, [])
     records = server.requests()[packed:]

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import tempfile
 import uuid
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from stoker.config_values import user_path
 from stoker.errors import ConfigError, UnsupportedError
+from stoker.io.atomic import make_dirs
+from stoker.io.os_errors import translating
 from stoker.units import format_bytes, format_seconds
 
 LEAST_STEPS = 35  # with a save every 20 steps and the kill at 5/7, there must be one save to resume from
@@ -40,9 +44,13 @@ def demo(
         )
     if steps < LEAST_STEPS:
         raise ConfigError(f"{steps} steps are too few to kill and resume", hint=f"use --steps {LEAST_STEPS} or more")
-    with tempfile.TemporaryDirectory(prefix="stoker-demo-") as temporary:
-        place = directory or Path(temporary)
-        place.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        wanted = user_path(directory) if directory is not None else Path(tempfile.gettempdir())
+        with translating("cannot keep the data of the demo", wanted, hint="choose another directory with --dir"):
+            place = wanted
+            if directory is None:
+                place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stoker-demo-")))
+            make_dirs(place)
         unused = f"{far.rstrip('/')}/stoker-demo-{uuid.uuid4().hex[:12]}" if far else ""
         facts = demonstrate(place.resolve(), steps, lambda text: typer.echo(f"... {text}", err=True), unused)
     facts["object"] = unused or None

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stoker.config_values import user_path
 from stoker.errors import NotFound
+from stoker.io.os_errors import translating
 from stoker.tier.holdings import Holdings, holdings
 from stoker.tier.node import NodeDirectory, default_nvme
 from stoker.units import format_bytes
@@ -52,7 +54,16 @@ def ls(
             )
         else:
             for key, fields in samples:
-                typer.echo(f"{key}\t{'  '.join(f'{name} {format_bytes(size)}' for name, size in fields.items())}")
+                typer.echo(
+                    f"{printable(key)}\t{'  '.join(f'{name} {format_bytes(size)}' for name, size in fields.items())}"
+                )
+
+
+def printable(key: str) -> str:
+    """A key with what a terminal could take for a command written as escapes, as in a Python string."""
+    return "".join(
+        c if c.isprintable() and c != "\\" else c.encode("unicode_escape", "surrogatepass").decode() for c in key
+    )
 
 
 def sample_sizes(opened: OpenDataset, limit: int | None) -> Iterator[tuple[str, dict[str, int]]]:
@@ -76,12 +87,19 @@ def find_tiers(nvme: Path | None, shared: Path | None) -> dict[str, Holdings]:
     """
     places = {"nvme": nvme or default_nvme(os.environ, os.geteuid()), "shared": shared}
     found = {}
-    for name, root in places.items():
-        if root is not None and root.is_dir():
-            found[name] = holdings(root, NodeDirectory(root).checkpoints_root if name == "nvme" else root)
+    for name, named in places.items():
+        root = user_path(named) if named is not None else None
+        if root is not None and _is_dir(name, root):
+            with translating(f"cannot look into the {name} tier", root):
+                found[name] = holdings(root, NodeDirectory(root).checkpoints_root if name == "nvme" else root)
         elif root is not None and (name == "shared" or nvme is not None):
             raise NotFound(f"the {name} tier is not there", where=str(root), hint="check the path")
     return found
+
+
+def _is_dir(name: str, root: Path) -> bool:
+    with translating(f"cannot look into the {name} tier", root):
+        return root.is_dir()
 
 
 def describe_tiers(tiers: Mapping[str, Holdings]) -> str:

@@ -43,6 +43,7 @@ _HINTS: Final = {
     errno.EACCES: "check owner and mode of the directories on the way",
     errno.EPERM: "the file system, or a flag of the file, forbids it",
     errno.EROFS: "the file system is mounted read-only",
+    errno.ENOLCK: "the file system has no locks",
     errno.ENOTDIR: "a name cannot be both a file and a directory",
     errno.EISDIR: "a name cannot be both a file and a directory",
     errno.ELOOP: "links are not followed: put the file itself there",
@@ -52,14 +53,18 @@ _HINTS: Final = {
 }
 
 
-def translate(error: OSError, doing: str, where: Path, *, needed_bytes: int | None = None) -> StokerError:
+def translate(
+    error: OSError, doing: str, where: Path, *, needed_bytes: int | None = None, hint: str = ""
+) -> StokerError:
     """The StokerError for `error`, met while `doing` something (as in "cannot write 'a/b'") at `where`.
 
-    For a full disk the text says how much is free, and how much was needed if `needed_bytes` is given.
+    For a full disk the text says how much is free, and how much was needed if `needed_bytes` is given. `hint` is what
+    the user can do besides what the kernel's answer suggests.
     """
     code = error.errno or 0
     reason = (error.strerror or str(error) or type(error).__name__).lower()
-    what, place, hint = f"{doing}: {reason}", str(where), _HINTS.get(code, "")
+    what, place = f"{doing}: {reason}", str(where)
+    hint = "; ".join(text for text in (_HINTS.get(code, ""), hint) if text)
     if code == errno.ENOENT:
         return NotFound(what, place, hint)
     if code == errno.EEXIST:
@@ -67,7 +72,7 @@ def translate(error: OSError, doing: str, where: Path, *, needed_bytes: int | No
     if code in _DENIED:
         return AccessDenied(what, place, hint)
     if code in _FULL:
-        return CapacityError(f"{what}{_space(where, needed_bytes)}", place, _capacity_hint(code))
+        return CapacityError(f"{what}{_space(where, needed_bytes)}", place, hint or _capacity_hint(code))
     if code in _AWAY:
         return Unavailable(what, place, hint or "see the kernel log; a mount may be gone")
     if code == errno.ETIMEDOUT:
@@ -76,14 +81,14 @@ def translate(error: OSError, doing: str, where: Path, *, needed_bytes: int | No
 
 
 @contextmanager
-def translating(doing: str, where: Path, *, needed_bytes: int | None = None) -> Iterator[None]:
+def translating(doing: str, where: Path, *, needed_bytes: int | None = None, hint: str = "") -> Iterator[None]:
     """Raise what `translate` makes of an OSError inside the block; errors of stoker pass."""
     try:
         yield
     except StokerError:
         raise
     except OSError as error:
-        raise translate(error, doing, where, needed_bytes=needed_bytes) from error
+        raise translate(error, doing, where, needed_bytes=needed_bytes, hint=hint) from error
 
 
 def _space(where: Path, needed_bytes: int | None) -> str:

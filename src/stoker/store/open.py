@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from stoker.config import ObjectTier
+from stoker.config_values import user_path
 from stoker.errors import ConfigError
 from stoker.store.base import Store
 from stoker.store.local import LocalStore
@@ -29,17 +30,17 @@ def open_store(url: str | Path, settings: ObjectTier | None = None) -> Store:
     """The store at `url`: a path, `file:///PATH`, `s3://BUCKET/PREFIX`, or `memory://NAME` (the same objects for one
     name in a process).
 
-    A directory need not exist: reads then raise NotFound, and the first write makes it. A bucket must; how it is
-    reached `settings` say, and else the usual AWS variables. Raises ConfigError for any other scheme, naming the known
-    ones.
+    In a path, a leading `~` is the home directory. A directory need not exist: reads then raise NotFound, and the first
+    write makes it. A bucket must; how it is reached `settings` say, and else the usual AWS variables. Raises ConfigError
+    for any other scheme, naming the known ones.
     """
     if isinstance(url, Path):
-        return LocalStore(url)
+        return LocalStore(user_path(url))
     if not url:
         raise ConfigError("an empty text is not the URL of a store", hint=f"give {KNOWN}")
     match = _SCHEME.match(url)
     if match is None:
-        return LocalStore(Path(url).expanduser())
+        return LocalStore(user_path(url))
     scheme = match[1].lower()
     if scheme == "file":
         return LocalStore(_file_path(url))

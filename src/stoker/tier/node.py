@@ -17,13 +17,13 @@ from __future__ import annotations
 import logging
 import os
 import re
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Final, Self
 
+from stoker.config_values import user_path
 from stoker.errors import AccessDenied, ConfigError, RunBusy
 from stoker.io.atomic import make_dirs, rename_file, write_file
 from stoker.io.lock import FileLock
@@ -32,6 +32,8 @@ from stoker.ledger import Ledger, LedgerIdentity, ledger_name
 
 FORMAT_NAME: Final = "stoker nvme"
 FORMAT_VERSION: Final = 1
+
+_ELSEWHERE: Final = "choose another with stoker.open(nvme=...) or STOKER_NVME"
 _LEDGER: Final = re.compile(r"rank-(\d+)\.g(\d+)\.ledger\Z")
 _log = logging.getLogger("stoker.tier")
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
@@ -74,21 +76,30 @@ class NodeDirectory:
         """Make the directory if need be (0700), check that it is ours, and note the format.
 
         A directory of a format this release does not know is left alone: a sibling named after our format is used,
-        nothing is migrated. Raises AccessDenied if it belongs to another user, CapacityError, ConfigError.
+        nothing is migrated. Raises AccessDenied, also if it belongs to another user, CapacityError, StoreError,
+        ConfigError.
         """
-        root = root.absolute()
-        make_dirs(root, mode=0o700)
+        root = user_path(root).absolute()
+        with translating("cannot use the directory of the nvme tier", root, hint=_ELSEWHERE):
+            try:
+                make_dirs(root, mode=0o700)
+            except NotADirectoryError as error:
+                raise ConfigError(
+                    "the nvme tier is not a directory", error.filename or str(root), hint=_ELSEWHERE
+                ) from error
+            return cls._open(root)
+
+    @classmethod
+    def _open(cls, root: Path) -> Self:
         status = root.stat()
-        if not stat.S_ISDIR(status.st_mode):
-            raise ConfigError(f"the nvme tier is not a directory: {str(root)!r}")
         if status.st_uid != os.geteuid():
             raise AccessDenied(
                 f"the nvme tier {str(root)!r} belongs to user {status.st_uid}, not to {os.geteuid()}",
-                hint="give each user a directory of their own: stoker.open(nvme=...) or STOKER_NVME",
+                hint=f"give each user a directory of their own: {_ELSEWHERE}",
             )
         mine = f"{FORMAT_NAME} {FORMAT_VERSION}\n"
         try:
-            found = (root / "format").read_text()
+            found = (root / "format").read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             write_file(root / "format", mine.encode(), if_absent=False)
             return cls(root)
@@ -125,9 +136,20 @@ class NodeDirectory:
         return self.run(run) / f"rank-{rank:05d}.lock"
 
     def claim(self, run: str, rank: int) -> FileLock:
-        """Hold the lock of a rank of the run; the kernel frees it when the process ends. Raises RunBusy at once."""
+        """Hold the lock of a rank of the run; the kernel frees it when the process ends.
+
+        Raises RunBusy at once, AccessDenied, StoreError.
+        """
         lock = FileLock(self.lock(run, rank))
         if not lock.try_acquire():
+            if pid := lock.is_orphaned():
+                raise RunBusy(
+                    f"rank {rank} of run {run!r} is locked on this host: pid {pid} is gone; "
+                    "a child of it still holds the lock",
+                    where=str(lock.path),
+                    hint="find it with lsof or fuser, as a DataLoader worker or a server left over, and end it; "
+                    "or choose another run name",
+                )
             raise RunBusy(
                 f"rank {rank} of run {run!r} is already running on this host: {lock.holder()}",
                 where=str(lock.path),

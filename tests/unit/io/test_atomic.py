@@ -594,8 +594,9 @@ def _sweep(root: Path) -> None:
 
 
 def _rename_file(root: Path) -> None:
-    if (root / "aside").exists():
-        atomic.rename_file(root / "aside", root / "aside.1")
+    for name in ("aside", "beside"):
+        if (root / name).exists():
+            atomic.rename_file(root / name, root / f"{name}.1")
 
 
 WORK = {
@@ -614,6 +615,7 @@ def _prepare(root: Path) -> Path:
     write_file(root / "old/deep/a", b"a")
     write_file(root / "single", b"s")
     write_file(root / "aside", b"aside")
+    write_file(root / "beside", b"beside")
     write_file(root / f".tmp-{host_id()}-fedcba9876543210/deep/file", b"of a removal that was killed")
     leave_temp(root)
     leave_temp(root / "dir")
@@ -624,7 +626,7 @@ def _whole_or_absent(root: Path) -> None:
     """What every reader may rely on, whenever the work was killed."""
     assert (root / "dir/file").read_bytes() in (b"old", b"new")
     assert not (root / "dir/once").exists() or (root / "dir/once").read_bytes() == b"first"
-    assert [path.read_bytes() for path in root.glob("aside*")] == [b"aside"]
+    assert [path.read_bytes() for path in (*root.glob("aside*"), *root.glob("beside*"))] == [b"aside", b"beside"]
     if (root / "done/step").exists():
         assert (root / "done/step/a").read_bytes() == b"a"
         assert (root / "done/step/deep/b").read_bytes() == b"b"

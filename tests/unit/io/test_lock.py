@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker.errors import StoreError
 from stoker.io import ofd
 from stoker.io.host import host_name
 from stoker.io.lock import FileLock
@@ -120,7 +121,7 @@ def test_a_forked_child_neither_frees_nor_keeps_its_parents_lock(tmp_path):
 
 def test_a_link_is_not_followed_to_a_lock(tmp_path):
     (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OSError, match="symbolic link"):
+    with pytest.raises(StoreError, match="symbolic link"):
         FileLock(tmp_path / "lock").try_acquire()
     assert not (tmp_path / "elsewhere").exists()
 

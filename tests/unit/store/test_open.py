@@ -20,7 +20,7 @@ def test_a_path_is_a_local_store(tmp_path, monkeypatch):
         ("a/b", tmp_path / "a/b"),
         ("./a", tmp_path / "a"),
         ("~/a", tmp_path / "home/a"),
-        (Path("~/a"), tmp_path / "~/a"),
+        (Path("~/a"), tmp_path / "home/a"),
         ("with:colon", tmp_path / "with:colon"),
         (f"file://{tmp_path}/a%20b", tmp_path / "a b"),
         (f"FILE://localhost{tmp_path}/a", tmp_path / "a"),
@@ -60,3 +60,8 @@ def test_a_url_that_names_no_store_is_refused(url):
     with pytest.raises(ConfigError) as caught:
         open_store(url)
     assert caught.value.hint
+
+
+def test_the_home_of_a_user_that_nobody_has_is_refused():
+    with pytest.raises(ConfigError, match="no home directory for '~nobody-has-this-name/a'"):
+        open_store("~nobody-has-this-name/a")

@@ -1,9 +1,10 @@
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from stoker.errors import AccessDenied, ConfigError
+from stoker.errors import AccessDenied, ConfigError, NotFound, RunBusy, StoreError
 from stoker.tier.node import NodeDirectory, check_run_name, default_nvme
 
 
@@ -80,3 +81,65 @@ def test_ledgers_of_another_run_of_that_name_are_set_aside_and_never_lost(tmp_pa
     assert len(caplog.records) == 1
     assert node.set_aside_ledgers("r", 0, 2) == []
     assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/1/x", "readonly/nvme", "locked/nvme"])
+def test_a_place_that_cannot_be_used_is_an_error_with_a_hint(tmp_path, monkeypatch, place):
+    (tmp_path / "file").write_text("")
+    real = Path.mkdir
+
+    def refuse(path, *arguments, **options):
+        if path.parent.name == "readonly":
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        if path.parent.name == "locked":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        real(path, *arguments, **options)
+
+    for name in ("readonly", "locked"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises((ConfigError, NotFound, AccessDenied)) as caught:
+        NodeDirectory.open(tmp_path / place)
+    assert "choose another with stoker.open(nvme=...) or STOKER_NVME" in caught.value.hint
+
+
+def test_a_lock_that_cannot_be_made_is_an_error_of_ours(tmp_path):
+    node = NodeDirectory.open(tmp_path)
+    (tmp_path / "run").write_text("in the way")
+    with pytest.raises(StoreError, match="cannot take a lock"):
+        node.claim("r", 0)
+
+
+def test_a_format_that_is_no_text_is_an_unknown_one(tmp_path):
+    (tmp_path / "nvme").mkdir()
+    (tmp_path / "nvme" / "format").write_bytes(b"\xff\xfe")
+    assert NodeDirectory.open(tmp_path / "nvme").root == tmp_path / "nvme-v1"
+
+
+def test_the_home_directory_of_a_user_may_be_written_as_tilde(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert NodeDirectory.open(Path("~/nvme")).root == tmp_path / "nvme"
+    with pytest.raises(ConfigError, match="no home directory for '~nobody-has-this-name/x'"):
+        NodeDirectory.open(Path("~nobody-has-this-name/x"))
+
+
+def test_a_lock_held_by_a_child_of_a_process_that_is_gone_says_so(tmp_path):
+    node = NodeDirectory.open(tmp_path)
+    to_child, to_parent = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:  # the process that claims, and forks a child before it ends
+        _lock = node.claim("r", 0)
+        if os.fork() == 0:
+            os.close(to_child[1])
+            os.write(to_parent[1], b"x")
+            os.read(to_child[0], 1)
+        os._exit(0)
+    os.read(to_parent[0], 1)
+    os.waitpid(pid, 0)
+    try:
+        with pytest.raises(RunBusy, match=f"pid {pid} is gone; a child of it still holds the lock") as caught:
+            node.claim("r", 0)
+    finally:
+        for fd in (*to_child, *to_parent):  # the child ends when nobody can write to it any more
+            os.close(fd)
+    assert "lsof" in caught.value.hint
