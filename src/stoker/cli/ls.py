@@ -51,7 +51,9 @@ def ls(
             typer.echo(json.dumps({"dataset": store.url, "samples": opened.manifest.sample_count, "listed": rows}))
         else:
             for key, fields in samples:
-                typer.echo(f"{printable(key)}\t{'  '.join(f'{name} {format_bytes(size)}' for name, size in fields.items())}")
+                typer.echo(
+                    f"{printable(key)}\t{'  '.join(f'{name} {format_bytes(size)}' for name, size in fields.items())}"
+                )
 
 
 def printable(key: str) -> str:
