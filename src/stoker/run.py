@@ -19,7 +19,12 @@ from stoker.errors import ClosedError, ConfigError
 from stoker.io.lock import FileLock
 from stoker.ledger import Ledger, LedgerIdentity
 from stoker.tier.node import NodeDirectory, check_run_name, default_nvme
+<<<<<<< HEAD
 from stoker.values import Layout
+=======
+from stoker.units import parse_bytes
+from stoker.values import Key, Layout
+>>>>>>> main
 
 if TYPE_CHECKING:
     from stoker.checkpoint.generation import Generation
@@ -133,16 +138,22 @@ class Run:
         seed: int = 0,
         epochs: int = 1,
         shuffle: Shuffle = "window",
-        prefetch_bytes: int | None = None,
+        prefetch_bytes: int | str | None = None,
     ) -> Loader:
         """Iterate batches of a data set: the same global batches on any number of ranks.
 
         `global_batch_size` counts samples over all ranks and must be divisible by their number. `shuffle`: "window"
         (default), "exact" (uniform over the epoch, costs a sort) or False (manifest order, every sample once, the
+<<<<<<< HEAD
         tail padded and marked in `.valid`: evaluation). `prefetch_bytes` bounds what lies ready ahead of use (default:
         the settings'); 0 reads each when asked for. Tars and files without a manifest are indexed first, once a node.
         The loader is closed with the run, or freed when nobody holds it any more. Raises DatasetError, LayoutError,
         ConfigError, StoreError.
+=======
+        tail padded and marked in `.valid`: evaluation). `prefetch_bytes`, a number or a size such as "64MiB", bounds
+        what lies ready ahead of use (default: the settings'); 0 reads each when asked for. The loader is closed with
+        the run, or freed when nobody holds it any more. Raises DatasetError, LayoutError, ConfigError, StoreError.
+>>>>>>> main
         """
         self._check_open()
         from stoker.dataset.attach import IndexCache
@@ -151,7 +162,7 @@ class Run:
 
         feed = self.config.feed
         wanted = feed.prefetch_bytes if prefetch_bytes is None else prefetch_bytes
-        options = FeedOptions(epochs, wanted, feed.threads, feed.deadline_s)
+        options = FeedOptions(epochs, parse_bytes(wanted), feed.threads, feed.deadline_s)
         wish = OrderWish(global_batch_size, seed, shuffle)
         loader = open_loader(
             dataset,

@@ -25,7 +25,7 @@ def parse_bytes(text: str | int) -> int:
 
     Raises ConfigError for anything else, with the accepted forms.
     """
-    if isinstance(text, int):
+    if not isinstance(text, str):
         return text
     match = _SIZE.match(text)
     if match is None or (match[3] and not match[2]):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -18,8 +21,12 @@ from stoker.cli.ls import ls
 from stoker.cli.pack import pack
 from stoker.cli.report import report
 from stoker.cli.show import show
+<<<<<<< HEAD
 from stoker.cli.verify import verify
 from stoker.errors import StokerError
+=======
+from stoker.errors import CapacityError, StokerError
+>>>>>>> main
 
 app = typer.Typer(
     name="stoker",
@@ -69,20 +76,42 @@ def _error_json(error: StokerError) -> str:
     )
 
 
+def _forget_stdout() -> None:
+    """What is still to be written goes nowhere: the interpreter would try again when it ends, and complain."""
+    with suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+
+
 def run(arguments: list[str]) -> int:
     """Run the command line with `arguments`; returns the exit code. Errors go to stderr, results to stdout.
 
     With `--json` an error is one JSON object on stderr, so that stdout holds a result or nothing. A wrong command
-    line ends with 2, Ctrl-C with 130.
+    line ends with 2, Ctrl-C with 130. A reader that closes stdout, as head does, ends it with 1 and no word; a stdout
+    that cannot be written to is an error.
     """
     try:
-        app(args=arguments)
+        try:
+            app(args=arguments)
+        finally:
+            if sys.stdout is not None:  # it was closed before we began
+                sys.stdout.flush()
     except StokerError as error:
         text = _error_json(error) if "--json" in arguments else f"stoker: {error}"
         typer.echo(text, err=True)
         return error.exit_code
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
+    except BrokenPipeError:
+        _forget_stdout()
+        return 1
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF):
+            raise
+        _forget_stdout()
+        typer.echo(f"stoker: cannot write the result to stdout: {(error.strerror or str(error)).lower()}", err=True)
+        return CapacityError.exit_code if error.errno in (errno.ENOSPC, errno.EDQUOT) else 1
     return 0
 
 

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from stoker.errors import ConfigError
 from stoker.units import format_bytes, format_rate, format_seconds, parse_bytes
 
 if TYPE_CHECKING:
@@ -45,6 +46,12 @@ def pack(
     options = PackOptions(
         shard_bytes=parse_bytes(shard_size), include=tuple(include or ()), exclude=tuple(exclude or ()), prefix=prefix
     )
+    if destination.lower().startswith("memory://"):
+        raise ConfigError(
+            "a data set in memory would be gone when this command ends",
+            where=destination,
+            hint="give a path or s3://BUCKET/PREFIX; from Python, memory:// works with stoker.writer()",
+        )
     if dry_run:
         facts = {"dataset": destination, **plan_pack(source, options).to_json()}
         typer.echo(json.dumps(facts) if as_json else _would_write(facts))

@@ -53,7 +53,8 @@ class Dataset:
 
     def fields(self, *names: str) -> Dataset:
         """Only these fields, in this order. Raises ConfigError for none, for one twice, or if `decode` names others."""
-        if not names or "" in names:
+        given: tuple[object, ...] = names
+        if not names or not all(isinstance(name, str) and name for name in given):
             raise ConfigError(f"fields() takes one name or more, got {names!r}", hint='write .fields("jpg", "json")')
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -65,6 +66,11 @@ class Dataset:
 
         Raises ConfigError for an unknown decoder, or a field that `fields` left out.
         """
+        given: object = decoders
+        if not isinstance(given, Mapping):
+            raise ConfigError(
+                f"decode() takes field -> decoder, got {decoders!r}", hint='write .decode({"json": "json"})'
+            )
         merged = self.decoders
         for field, decoder in decoders.items():
             if decoder not in DECODERS:

@@ -33,6 +33,7 @@ from stoker.errors import AlreadyExists, ClosedError, ConfigError, DatasetError,
 from stoker.io.buffers import ReadBuffer, view
 from stoker.store.base import Store
 
+_EXAMPLE: Final = 'write(key, {"jpg": data})'
 _MARK_FORMAT: Final = "stoker-writer"
 _State: TypeAlias = Literal["open", "failed", "published", "discarded"]
 
@@ -154,8 +155,11 @@ class DatasetWriter:
         self._shard, self._offsets, self._extents = None, OffsetsBuilder(), []
 
     def _check_sample(self, key: str, fields: Mapping[str, ReadBuffer]) -> list[Member]:
+        given: object = fields
+        if not isinstance(given, Mapping):
+            raise ConfigError(f"sample {key!r} is a {type(given).__name__}, not fields", hint=_EXAMPLE)
         if not fields:
-            raise ConfigError(f"sample {key!r} has no field", hint='write(key, {"jpg": data})')
+            raise ConfigError(f"sample {key!r} has no field", hint=_EXAMPLE)
         if key in self._keys:
             raise ConfigError(f"sample {key!r} was written before: keys are unique in a data set")
         members = []
@@ -163,10 +167,11 @@ class DatasetWriter:
             path = check_sample_name(key, field)
             try:
                 members.append(Member(path, field, len(view(value))))
-            except TypeError as error:
+            except (TypeError, ValueError, BufferError) as error:
                 kind = type(value).__name__
                 raise ConfigError(
-                    f"field {field!r} of sample {key!r} is a {kind}, not bytes", hint="encode it first"
+                    f"field {field!r} of sample {key!r} is a {kind}, not bytes that lie in a row: {error}",
+                    hint="encode it first, as text.encode(); for an array numpy.ascontiguousarray(a) or a.tobytes()",
                 ) from error
         if len(self._fields | fields.keys()) > FIELD_LIMIT:
             raise DatasetError(f"more than {FIELD_LIMIT} different fields", f"sample {key!r}", "name fields by kind")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,6 +22,9 @@ from stoker.io.buffers import view
 
 _NPY_MAGIC: Final = b"\x93NUMPY"
 _NPY_HEADER_MAX_BYTES: Final = 10_000  # numpy's own limit on what it parses of an untrusted file
+_ARRAY_MAX_DIMENSIONS: Final = 32  # of numpy 1; numpy 2 has 64
+_ARRAY_MAX_BYTES: Final = (1 << 63) - 1
+_SHAPE_MAX_CHARACTERS: Final = 80
 _NPY_KINDS: Final = "?bBhHiIlLqQefdgFDGSUMm"  # all plain types; no objects, no structures
 
 
@@ -140,16 +144,23 @@ def _parse_npy(rows: Rows, row: int, data: memoryview) -> _NpyHeader:
         header = ast.literal_eval(str(data[start : start + length], "utf-8").strip())
         descr, fortran, shape = header["descr"], header["fortran_order"], header["shape"]
         dtype = np.dtype(descr if isinstance(descr, str) else "V")
-        shape = tuple(int(size) for size in shape)
-    except (ValueError, SyntaxError, TypeError, KeyError, IndexError, MemoryError, RecursionError) as error:
+        shape = tuple(operator.index(size) for size in shape)
+    except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError, OverflowError) as error:
         raise rows.error(row, "has a .npy header that makes no sense") from error
     if dtype.char not in _NPY_KINDS:
         raise rows.error(
             row, f"holds {descr!r} values", "only plain numbers, times and strings are read, never objects"
         )
-    if any(size < 0 for size in shape):
-        raise rows.error(row, f"has the shape {shape}")
+    if any(size < 0 for size in shape) or len(shape) >= _ARRAY_MAX_DIMENSIONS or dtype.itemsize == 0:
+        raise rows.error(row, f"has the shape {_brief(shape)} of {dtype}", "a batch adds one dimension, to 32 at most")
+    if math.prod(size for size in shape if size) * dtype.itemsize * len(rows) > _ARRAY_MAX_BYTES:
+        raise rows.error(row, f"has the shape {_brief(shape)} of {dtype}: no array is that large")
     return _NpyHeader(dtype, shape, bool(fortran), start + length)
+
+
+def _brief(shape: tuple[int, ...]) -> str:
+    text = str(shape) if len(shape) <= 4 else f"({', '.join(map(str, shape[:4]))}, ...)"  # noqa: PLR2004
+    return text if len(text) <= _SHAPE_MAX_CHARACTERS else f"{text[:_SHAPE_MAX_CHARACTERS]}..."
 
 
 # The one table of decoders. Raw bytes need none: the slot holds them as they are.

@@ -33,7 +33,7 @@ class Samples:
         for mapper in mappers:
             try:
                 result: object = mapper(sample)
-            except Exception as error:  # user code: whatever it raises is told with the sample's name
+            except BaseException as error:  # user code: whatever it raises, also to end, is told with the sample's name
                 raise self.error(row, f"map() failed: {type(error).__name__}: {error}") from error
             if not isinstance(result, dict) or not all(isinstance(name, str) for name in result):
                 kind = type(result).__name__
@@ -95,7 +95,7 @@ def _add_row(samples: Samples, row: int, sample: dict[str, Any], columns: dict[s
     for name, column in columns.items():
         value = sample[name]
         if isinstance(column, list):
-            if not isinstance(value, _BYTES):
+            if not isinstance(value, _BYTES) or isinstance(value, str) != isinstance(column[0], str):
                 kinds = type(value).__name__, type(column[0]).__name__
                 raise samples.error(row, f"map() returned a {kinds[0]} as {name!r}", f"for the first one a {kinds[1]}")
             column.append(value)
@@ -113,7 +113,15 @@ def _add_row(samples: Samples, row: int, sample: dict[str, Any], columns: dict[s
 def _as_array(samples: Samples, row: int, name: str, value: Any) -> NDArray[Any]:
     """A number or array, or anything that numpy can view as one (`__array__`), such as a tensor."""
     if isinstance(value, _NUMBERS) or hasattr(value, "__array__"):
-        array = np.asarray(value)
+        try:
+            array = np.asarray(value)
+        except Exception as error:  # user code again: a tensor that wants a gradient, or has a type numpy lacks
+            kind = type(value).__name__
+            raise samples.error(
+                row,
+                f"map() returned a {kind} as {name!r} that cannot become an array: {type(error).__name__}: {error}",
+                "return numpy arrays, numbers, bytes or str; of a tensor .detach().cpu(), in a type that numpy has",
+            ) from error
         if array.dtype.names is None and not array.dtype.hasobject:
             return array
     kind = type(value).__name__

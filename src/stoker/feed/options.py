@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from stoker.errors import ConfigError
 from stoker.feed.decode import DECODERS, Decoder
-from stoker.units import MIB
+from stoker.units import MIB, parse_bytes
+
+
+def whole_number(name: str, value: Any, least: int) -> int:
+    """`value`, of any type that is a whole number, as int. Raises ConfigError for others, and below `least`."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise ConfigError(f"{name} is {value!r}", hint="it must be a whole number") from None
+    if number < least:
+        raise ConfigError(f"{name} is {number}", hint=f"it must be {least} or more")
+    return number
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +31,8 @@ class FeedOptions:
 
     Attributes:
         epochs: how often training goes through the data set.
-        prefetch_bytes: memory for batches that are being made, ready or lent; 0 makes each when it is asked for.
+        prefetch_bytes: memory for batches that are being made, ready or lent, as a number or a size such as "64MiB";
+            0 makes each when it is asked for.
         threads: reads in flight at most; how many there are follows from how long a read waits for storage.
         deadline_s: how long a batch may take before TimedOut says what it waits for.
         patience_s: how long all slots may be lent before batches are copied into ordinary memory.
@@ -31,9 +47,13 @@ class FeedOptions:
     decoders: Mapping[str, Decoder | None] = field(default_factory=lambda: DECODERS)
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("prefetch_bytes", 0), ("threads", 1), ("deadline_s", 0), ("patience_s", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}", hint=f"it must be {least} or more")
+        object.__setattr__(self, "prefetch_bytes", parse_bytes(self.prefetch_bytes))
+        for name, least in (("epochs", 1), ("prefetch_bytes", 0), ("threads", 1)):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), least))
+        for name in ("deadline_s", "patience_s"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+                raise ConfigError(f"{name} is {value!r}", hint="it must be a number of seconds, 0 or more")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,4 +14,4 @@ WriteBuffer: TypeAlias = bytearray | memoryview | NDArray[np.uint8]
 def view(data: ReadBuffer) -> memoryview:
     """A flat view of the bytes of `data`, without a copy. Raises TypeError if they are not contiguous."""
     flat = data.data if isinstance(data, np.ndarray) else memoryview(data)
-    return flat if flat.format == "B" and flat.ndim == 1 else flat.cast("B")
+    return flat if flat.format == "B" and flat.ndim == 1 and flat.c_contiguous else flat.cast("B")

@@ -31,8 +31,8 @@ def open_store(url: str | Path, settings: ObjectTier | None = None) -> Store:
     name in a process).
 
     In a path, a leading `~` is the home directory. A directory need not exist: reads then raise NotFound, and the first
-    write makes it. A bucket must; how it is reached `settings` say, and else the usual AWS variables. Raises ConfigError
-    for any other scheme, naming the known ones.
+    write makes it. A bucket must; how it is reached `settings` say, and else the usual AWS variables. Raises
+    ConfigError for any other scheme, naming the known ones.
     """
     if isinstance(url, Path):
         return LocalStore(user_path(url))

@@ -1,12 +1,15 @@
 import json
+import subprocess
+import sys
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from stoker.cli.ls import ls
+from stoker.cli.ls import ls, printable
+from stoker.cli.pack import pack
 from stoker.dataset.write import DatasetWriter
-from stoker.errors import DatasetError, NotFound
+from stoker.errors import ConfigError, DatasetError, NotFound
 from stoker.store.local import LocalStore
 
 
@@ -90,3 +93,24 @@ def test_a_user_who_has_run_nothing_yet_holds_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("STOKER_NVME", str(tmp_path / "none"))
     assert "no tier holds anything yet" in run()
     assert not (tmp_path / "none").exists()
+
+
+def test_keys_are_shown_without_what_a_terminal_would_obey():
+    assert printable("a/ü\x9b31m\u202e\\") == "a/ü\\x9b31m\\u202e\\\\"
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "said"), [("> /dev/full", 5, "no space left"), (">&-", 0, ""), ("| true", 1, "")]
+)
+def test_a_stdout_that_is_full_or_closed_ends_without_a_traceback(place, target, code, said):
+    command = f'"{sys.executable}" -m stoker ls "{place}" {target}; exit ${{PIPESTATUS[0]}}'
+    done = subprocess.run(["/bin/bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode in ({code} if "true" not in target else {0, code})
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+
+
+def test_a_pack_into_memory_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="gone when this command ends"):
+        pack(tmp_path, "memory://x")

@@ -1,9 +1,12 @@
 import dataclasses
 
+import numpy as np
 import pytest
 
 from stoker.dataset.describe import Dataset
+from stoker.dataset.write import DatasetWriter
 from stoker.errors import ConfigError
+from stoker.store.memory import MemoryStore
 
 
 def test_each_method_returns_a_new_description_and_leaves_the_old_one():
@@ -51,3 +54,26 @@ def test_map_twice_applies_both_in_order():
 def test_what_cannot_work_is_refused_when_it_is_written(make, words):
     with pytest.raises(ConfigError, match=words):
         make(Dataset("somewhere"))
+
+
+@pytest.mark.parametrize("names", [(["a", "b"],), (1,), ()])
+def test_names_of_fields_are_texts(names):
+    with pytest.raises(ConfigError, match="takes one name or more"):
+        Dataset("x").fields(*names)
+
+
+@pytest.mark.parametrize("decoders", ["npy", ["a"], None])
+def test_decoders_are_given_by_field(decoders):
+    with pytest.raises(ConfigError, match="decode\\(\\) takes field -> decoder"):
+        Dataset("x").decode(decoders)
+
+
+@pytest.mark.parametrize("value", ["text", None, 7, np.arange(12, dtype=np.uint8)[::2], memoryview(b"abcdef")[::2]])
+def test_a_field_to_write_that_is_no_row_of_bytes_is_refused_with_nothing_written(value):
+    with DatasetWriter(MemoryStore("d")) as writer:
+        with pytest.raises(ConfigError, match="not bytes"):
+            writer.write("a", {"bin": value})
+        with pytest.raises(ConfigError, match="not fields"):
+            writer.write("a", [("bin", b"")])
+        writer.write("a", {"bin": b"x"})
+        assert writer.close().sample_count == 1

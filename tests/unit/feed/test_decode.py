@@ -149,3 +149,14 @@ def test_objects_are_never_unpickled(npy):
     with pytest.raises(SampleError, match=r"holds '\|O' values") as caught:
         decode_npy(rows_of(buffer.getvalue()))
     assert "never objects" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "shape",
+    ["(" + "1," * 70 + ")", "(1 << 70,)", f"({2**63},)", f"({2**40}, {2**40})", f"(0, {2**62}, {2**62})", "(1.5,)"],
+)
+def test_a_header_of_a_shape_that_no_array_has_is_an_error_of_its_sample(shape):
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    data = np.frombuffer(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header, np.uint8).copy()
+    with pytest.raises(SampleError, match="'bad'"):
+        decode_npy(Rows("x", data, [0, len(data)], lambda: ["bad"]))

@@ -13,6 +13,7 @@ import pytest
 
 from stoker.dataset.write import DatasetWriter
 from stoker.errors import ClosedError, ConfigError, DatasetError, LayoutError, UnsupportedError
+from stoker.feed.options import FeedOptions
 from stoker.ledger import Counter
 from stoker.store.local import LocalStore
 from stoker.values import Layout
@@ -534,4 +535,27 @@ def test_an_interrupt_anywhere_in_next_loses_no_batch_and_no_slot(make_store, nu
     assert seen == sorted(set(seen))
     assert seen[-1] - len(seen) <= 3
     until(lambda: data.stats().lent_bytes == 0)
+    assert data.stats().copied_batches == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("epochs", 1.5), ("epochs", True), ("epochs", "2"), ("threads", None), ("prefetch_bytes", 1e6),
+     ("prefetch_bytes", "much"), ("deadline_s", float("nan")), ("patience_s", True)],
+)  # fmt: skip
+def test_options_that_are_no_numbers_of_their_kind_are_refused(name, value):
+    with pytest.raises(ConfigError, match=name if value != "much" else "not a size"):
+        FeedOptions(**{name: value})
+
+
+def test_options_take_any_whole_number_and_sizes_as_people_write_them():
+    options = FeedOptions(epochs=np.int64(3), prefetch_bytes="64MiB")
+    assert (options.epochs, type(options.epochs), options.prefetch_bytes) == (3, int, 64 << 20)
+
+
+@pytest.mark.parametrize("prefetch_bytes", [0, 1 << 16])
+def test_batches_of_empty_samples_neither_wait_nor_are_copied(make_store, load, prefetch_bytes):
+    store = make_store([(f"s{i}", {"bin": b""}) for i in range(40)])
+    data = load(store, batch=4, prefetch_bytes=prefetch_bytes, patience_s=30, deadline_s=5)
+    assert [list(map(len, batch["bin"])) for batch in data] == [[0] * 4] * 10
     assert data.stats().copied_batches == 0

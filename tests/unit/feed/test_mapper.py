@@ -1,3 +1,6 @@
+import signal
+import sys
+
 import numpy as np
 import pytest
 
@@ -137,3 +140,28 @@ def test_a_sample_with_other_names_is_named():
     with pytest.raises(SampleError, match=r"sample 'k1': map\(\) returned \['y'\]") as caught:
         run(lambda s: {"y" if s["n"] == 1 else "x": 1})
     assert "['x']" in caught.value.hint
+
+
+class Stubborn:
+    def __array__(self, *_, **__):
+        raise RuntimeError("it wants a gradient")
+
+
+@pytest.mark.parametrize("row", [0, 1])
+@pytest.mark.parametrize("make", [Stubborn, lambda: sys.exit(3), lambda: signal.raise_signal(signal.SIGINT)])
+def test_whatever_user_code_raises_names_the_sample(row, make):
+    samples = Samples({"i": [0, 1]}, 2, lambda: ["first", "second"])
+
+    def function(sample):
+        return {"x": make() if sample["i"] == row else np.float32(1)}
+
+    with pytest.raises(SampleError, match=f"sample '{['first', 'second'][row]}': map\\(\\)") as caught:
+        map_batch(samples, (function,), lambda nbytes: np.empty(nbytes, np.uint8))
+    assert isinstance(caught.value.__cause__, RuntimeError | SystemExit | KeyboardInterrupt)
+
+
+@pytest.mark.parametrize("values", [("text", b"bytes"), (b"bytes", "text")])
+def test_text_and_bytes_in_one_field_are_refused(values):
+    samples = Samples({"i": list(values)}, 2, lambda: ["first", "second"])
+    with pytest.raises(SampleError, match="sample 'second': map\\(\\) returned a"):
+        map_batch(samples, (lambda s: {"x": s["i"]},), lambda nbytes: np.empty(nbytes, np.uint8))
