@@ -19,12 +19,8 @@ from stoker.errors import ClosedError, ConfigError
 from stoker.io.lock import FileLock
 from stoker.ledger import Ledger, LedgerIdentity
 from stoker.tier.node import NodeDirectory, check_run_name, default_nvme
-<<<<<<< HEAD
-from stoker.values import Layout
-=======
 from stoker.units import parse_bytes
-from stoker.values import Key, Layout
->>>>>>> main
+from stoker.values import Layout
 
 if TYPE_CHECKING:
     from stoker.checkpoint.generation import Generation
@@ -144,16 +140,10 @@ class Run:
 
         `global_batch_size` counts samples over all ranks and must be divisible by their number. `shuffle`: "window"
         (default), "exact" (uniform over the epoch, costs a sort) or False (manifest order, every sample once, the
-<<<<<<< HEAD
-        tail padded and marked in `.valid`: evaluation). `prefetch_bytes` bounds what lies ready ahead of use (default:
-        the settings'); 0 reads each when asked for. Tars and files without a manifest are indexed first, once a node.
-        The loader is closed with the run, or freed when nobody holds it any more. Raises DatasetError, LayoutError,
-        ConfigError, StoreError.
-=======
         tail padded and marked in `.valid`: evaluation). `prefetch_bytes`, a number or a size such as "64MiB", bounds
-        what lies ready ahead of use (default: the settings'); 0 reads each when asked for. The loader is closed with
-        the run, or freed when nobody holds it any more. Raises DatasetError, LayoutError, ConfigError, StoreError.
->>>>>>> main
+        what lies ready ahead of use (default: the settings'); 0 reads each when asked for. Tars and files without a
+        manifest are indexed first, once a node. The loader is closed with the run, or freed when nobody holds it any
+        more. Raises DatasetError, LayoutError, ConfigError, StoreError.
         """
         self._check_open()
         from stoker.dataset.attach import IndexCache

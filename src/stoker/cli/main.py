@@ -21,12 +21,8 @@ from stoker.cli.ls import ls
 from stoker.cli.pack import pack
 from stoker.cli.report import report
 from stoker.cli.show import show
-<<<<<<< HEAD
 from stoker.cli.verify import verify
-from stoker.errors import StokerError
-=======
 from stoker.errors import CapacityError, StokerError
->>>>>>> main
 
 app = typer.Typer(
     name="stoker",
