@@ -85,13 +85,16 @@ class AtomicFile:
         os.fsync(self._fd)
         crash.durable("fsync", str(self._temp))
         crash.point("atomic-synced")
-        if if_absent:
-            self._publish_new()
-        else:
-            self._temp.replace(self.target)
-            crash.durable("rename", str(self.target))
-            crash.point("atomic-renamed")
-        fsync_dir(self.target.parent)
+        # Opened before the name appears: whoever waited for it may rename the directory at once (a checkpoint's last
+        # receipt is there, so the step is promoted), and then its old path leads nowhere.
+        with _opened_dir(self.target.parent) as directory_fd:
+            if if_absent:
+                self._publish_new()
+            else:
+                self._temp.replace(self.target)
+                crash.durable("rename", str(self.target))
+                crash.point("atomic-renamed")
+            _sync_opened_dir(directory_fd, self.target.parent)
         result = os.fstat(self._fd)
         self._close()
         return result
@@ -160,14 +163,25 @@ def write_file(path: Path, data: ReadBuffer, *, if_absent: bool = False) -> os.s
 
 def fsync_dir(directory: Path) -> None:
     """Make the names in `directory` durable. File systems that cannot sync a directory are taken at their word."""
+    with _opened_dir(directory) as fd:
+        _sync_opened_dir(fd, directory)
+
+
+@contextlib.contextmanager
+def _opened_dir(directory: Path) -> Iterator[int]:
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _sync_opened_dir(fd: int, directory: Path) -> None:
     try:
         os.fsync(fd)
     except OSError as error:
         if error.errno not in _NO_DIR_SYNC:
             raise
-    finally:
-        os.close(fd)
     crash.durable("fsync-dir", str(directory))
     crash.point("dir-synced")
 

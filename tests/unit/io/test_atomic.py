@@ -677,3 +677,17 @@ def test_a_file_is_renamed_durably_and_never_over_another(tmp_path, monkeypatch,
         atomic.rename_file(tmp_path / "a", tmp_path / "b")
     atomic.rename_file(tmp_path / "a", tmp_path / "c")
     assert sorted((path.name, path.read_text()) for path in tmp_path.iterdir()) == [("b", "b"), ("c", "a")]
+
+
+def test_a_directory_that_is_renamed_as_soon_as_the_file_appears_is_no_failure(tmp_path, monkeypatch):
+    replace = Path.replace
+
+    def rename_at_once(temp, target):
+        replace(temp, target)
+        Path(target).parent.rename(tmp_path / "promoted")
+
+    with AtomicFile(tmp_path / "partial" / "receipt") as file:
+        file.write(b"all there")
+        monkeypatch.setattr(Path, "replace", rename_at_once)
+        file.commit()
+    assert (tmp_path / "promoted" / "receipt").read_bytes() == b"all there"
