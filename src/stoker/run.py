@@ -18,7 +18,7 @@ from stoker.config import Config, load_config
 from stoker.errors import ClosedError, ConfigError
 from stoker.io.lock import FileLock
 from stoker.ledger import Ledger, LedgerIdentity
-from stoker.tier.node import NodeDirectory, check_run_name, default_nvme
+from stoker.tier.node import NodeDirectory, check_run_name, check_shared, default_nvme
 from stoker.units import parse_bytes
 from stoker.values import Layout
 
@@ -69,8 +69,7 @@ class Run:
         self.config = config
         self._closed = self._has_checkpoint = False
         self._node = node
-        shared = config.tiers.shared.path
-        self._shared = shared.absolute() if shared is not None else None
+        self._shared = check_shared(config.tiers.shared.path)
         self._stack = ExitStack()
         self._tiers: Tiers | None = None
         self._lock: FileLock | None = None

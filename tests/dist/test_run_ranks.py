@@ -50,6 +50,7 @@ def launch(tmp_path, data, ranks, out, *, stop_after=99, group="group", tier="sh
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(SCRIPT))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", str(script)]
+    (tmp_path / tier).mkdir(exist_ok=True)
     command += [str(data), json.dumps({tier: str(tmp_path / tier)}), str(tmp_path / out), str(stop_after), group]
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)

@@ -13,11 +13,26 @@ from pathlib import Path
 import pytest
 
 import stoker
-from stoker.errors import ClosedError, ConfigError, EmptyDataset, Fenced, LayoutError, RunBusy, UnsupportedError
+from stoker.errors import (
+    ClosedError,
+    ConfigError,
+    EmptyDataset,
+    Fenced,
+    LayoutError,
+    RunBusy,
+    UnsupportedError,
+)
 from stoker.store.local import LocalStore
 from stoker.store.open import open_store
 
 torch = pytest.importorskip("torch")
+
+
+def made(directory):
+    """The directory, there."""
+    if directory is not None:
+        directory.mkdir(exist_ok=True)
+    return directory
 
 
 @pytest.fixture
@@ -36,7 +51,7 @@ def described(data):
 def train(nvme, data, *, stop_after=None, shared=None, far=None, every=5):
     """A whole user program; returns (keys per step, weights)."""
     torch.manual_seed(0)
-    with stoker.open(run="r", nvme=nvme, shared=shared, object=far) as run:
+    with stoker.open(run="r", nvme=nvme, shared=made(shared), object=far) as run:
         loader = run.loader(described(data), global_batch_size=8, seed=3, epochs=2)
         model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5))
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
@@ -123,7 +138,7 @@ def test_the_same_holds_for_a_bucket(tmp_path, data, object_server, monkeypatch)
 @pytest.mark.parametrize("near", ["nvme", "shared"])
 def test_a_save_reaches_the_tiers_of_the_run_in_turn(tmp_path, data, near):
     shared = tmp_path / "shared" if near == "shared" else None
-    with stoker.open(run="r", nvme=tmp_path / "n", shared=shared, object=f"memory://{tmp_path.name}") as run:
+    with stoker.open(run="r", nvme=tmp_path / "n", shared=made(shared), object=f"memory://{tmp_path.name}") as run:
         state = run.checkpoint(torch.nn.Linear(2, 2), data=run.loader(described(data), global_batch_size=8))
         assert state.restore() is None
         save = state.save(after=0)
@@ -148,6 +163,17 @@ def test_saves_are_named_after_the_tier_they_go_to(tmp_path, data):
         assert save.reached == ("nvme",)
         with pytest.raises(ConfigError, match="shared"):
             save.wait(until="shared")
+
+
+def test_a_run_that_saves_beside_steps_it_did_not_restore_is_told_so_once(tmp_path, caplog):
+    with stoker.open(run="r", nvme=tmp_path) as run:
+        run.checkpoint(torch.nn.Linear(1, 1)).save(after=61)
+    assert "restore() was not called" not in caplog.text
+    with stoker.open(run="r", nvme=tmp_path) as run:
+        state = run.checkpoint(torch.nn.Linear(1, 1))
+        state.save(after=4)
+        state.save(after=5)
+    assert caplog.text.count("run 'r' has step 62, but restore() was not called") == 1
 
 
 def test_a_second_checkpoint_in_one_run_is_refused(tmp_path):
@@ -225,10 +251,10 @@ def test_a_second_start_of_a_run_on_one_host_is_refused_at_once(tmp_path):
 
 def save_beside_a_newer_start(tmp_path, data):
     """The old run saves step 5, a new one starts on another host over the same shared tier, the old one saves again."""
-    with stoker.open(run="r", nvme=tmp_path / "host1", shared=tmp_path / "s") as old:
+    with stoker.open(run="r", nvme=tmp_path / "host1", shared=made(tmp_path / "s")) as old:
         old_state = old.checkpoint(torch.nn.Linear(2, 2), data=old.loader(described(data), global_batch_size=8))
         old_state.save(after=4).wait()
-        with stoker.open(run="r", nvme=tmp_path / "host2", shared=tmp_path / "s") as new:
+        with stoker.open(run="r", nvme=tmp_path / "host2", shared=made(tmp_path / "s")) as new:
             data_of_new = new.loader(described(data), global_batch_size=8)
             assert new.checkpoint(torch.nn.Linear(2, 2), data=data_of_new).restore() == 5
         old_state.save(after=9).wait()
@@ -308,7 +334,7 @@ def test_what_is_not_given_comes_from_the_settings(alone, tmp_path, data, monkey
         '[tiers.nvme]\npath = "n"\n[tiers.shared]\npath = "s"\n'
         '[feed]\nprefetch_bytes = "1MiB"\n[checkpoint]\nengine = "buffered"\n[report]\ngpu_hour_price = 2.5\n',
     )
-    monkeypatch.setenv("STOKER_SHARED", str(tmp_path / "s2"))
+    monkeypatch.setenv("STOKER_SHARED", str(made(tmp_path / "s2")))
     with stoker.open(run="r") as run:
         assert (alone / "n/format").exists()
         assert (tmp_path / "s2/r/run.json").exists()
@@ -321,7 +347,7 @@ def test_what_is_not_given_comes_from_the_settings(alone, tmp_path, data, monkey
 
 def test_an_argument_beats_the_settings(alone, tmp_path):
     settings(alone, '[tiers.nvme]\npath = "n"\n[tiers.shared]\npath = "s"\n')
-    with stoker.open(run="r", nvme=tmp_path / "a", shared=str(tmp_path / "b")):
+    with stoker.open(run="r", nvme=tmp_path / "a", shared=str(made(tmp_path / "b"))):
         assert sorted(p.name for p in alone.iterdir()) == ["stoker.toml"]
         assert (tmp_path / "a/format").exists()
         assert (tmp_path / "b/r/run.json").exists()
@@ -472,7 +498,7 @@ def checkpoint(run):
 
 def test_a_run_of_the_same_name_with_another_home_starts_at_once(tmp_path, data):
     for shared in ("a", "a", "b", "a"):
-        with stoker.open(run="r", nvme=tmp_path / "n", shared=tmp_path / shared) as run:
+        with stoker.open(run="r", nvme=tmp_path / "n", shared=made(tmp_path / shared)) as run:
             next(iter(run.loader(data, global_batch_size=8)))
             assert run.report().to_json()["steps"] == {1: 1, 2: 2, 3: 3}[run.generation.number]
     assert run.generation.number == 3

@@ -194,6 +194,7 @@ class Checkpoint:
         entered_ns = time.perf_counter_ns()
         self._check_open()
         step = steps_done(after)
+        self._warn_unrestored()
         self._raise_failure()
         last = self._last
         if last is not None and last.step == step:
@@ -289,6 +290,16 @@ class Checkpoint:
             if error is None:
                 raise
             _log.warning("a save failed as well: %s", failure.what)
+
+    def _warn_unrestored(self) -> None:
+        """A run that begins anew beside its own steps outranks them: generation counts before step."""
+        there = self._generation.restore
+        if there is not None and not self._has_saved and self.stats().restored_step is None:
+            _log.warning(
+                "run %r has step %d, but restore() was not called: what is saved now is taken for newer. Call "
+                "restore() before training, or begin anew under another run name",
+                *(self._generation.run, there.step),
+            )
 
     def _check_open(self) -> None:
         if self._closed:

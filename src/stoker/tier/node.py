@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from stoker.config_values import user_path
-from stoker.errors import AccessDenied, ConfigError, RunBusy
+from stoker.errors import AccessDenied, ConfigError, NotFound, RunBusy
 from stoker.io.atomic import make_dirs, rename_file, write_file
 from stoker.io.lock import FileLock
 from stoker.io.os_errors import translating
@@ -36,6 +36,7 @@ FORMAT_VERSION: Final = 1
 _ELSEWHERE: Final = "choose another with stoker.open(nvme=...) or STOKER_NVME"
 _LEDGER: Final = re.compile(r"rank-(\d+)\.g(\d+)\.ledger\Z")
 _log = logging.getLogger("stoker.tier")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 
 
@@ -65,6 +66,33 @@ def check_run_name(name: str) -> str:
     return name
 
 
+def check_shared(path: Path | None) -> Path | None:
+    """The directory of the shared tier, absolute. It was asked for by name, so it must be there: nothing is made.
+
+    A mount point whose file system is not mounted would otherwise take checkpoints onto the local disk. Raises
+    NotFound, and ConfigError for a URL.
+    """
+    if path is None:
+        return None
+    _refuse_url("shared", path)
+    path = user_path(path)
+    if not path.is_dir():
+        raise NotFound(
+            "the directory of the shared tier is not there",
+            where=str(path.absolute()),
+            hint="mount the file system, or make the directory once",
+        )
+    return path.absolute()
+
+
+def _refuse_url(tier: str, path: Path) -> None:
+    if _URL.match(str(path)):  # Path has folded s3://bucket into s3:/bucket
+        raise ConfigError(
+            f"the {tier} tier is a directory, not a URL: {str(path)!r}",
+            hint="a bucket is the object tier: stoker.open(object=...)",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class NodeDirectory:
     """The opened directory of the nvme tier."""
@@ -79,6 +107,7 @@ class NodeDirectory:
         nothing is migrated. Raises AccessDenied, also if it belongs to another user, CapacityError, StoreError,
         ConfigError.
         """
+        _refuse_url("nvme", root)
         root = user_path(root).absolute()
         with translating("cannot use the directory of the nvme tier", root, hint=_ELSEWHERE):
             try:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from stoker.errors import AccessDenied, ConfigError, NotFound, RunBusy, StoreError
-from stoker.tier.node import NodeDirectory, check_run_name, default_nvme
+from stoker.tier.node import NodeDirectory, check_run_name, check_shared, default_nvme
 
 
 @pytest.mark.parametrize(
@@ -143,3 +143,21 @@ def test_a_lock_held_by_a_child_of_a_process_that_is_gone_says_so(tmp_path):
         for fd in (*to_child, *to_parent):  # the child ends when nobody can write to it any more
             os.close(fd)
     assert "lsof" in caught.value.hint
+
+
+def test_a_shared_tier_that_is_not_there_is_refused_and_not_made(tmp_path):
+    with pytest.raises(NotFound, match="shared tier is not there"):
+        check_shared(tmp_path / "not" / "mounted")
+    assert list(tmp_path.iterdir()) == []
+    assert check_shared(tmp_path) == tmp_path
+    assert check_shared(None) is None
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/runs", "file:///mnt/runs"])
+def test_a_url_is_no_directory_of_a_tier(tmp_path, monkeypatch, url):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="shared tier is a directory, not a URL"):
+        check_shared(Path(url))
+    with pytest.raises(ConfigError, match="nvme tier is a directory, not a URL"):
+        NodeDirectory.open(Path(url))
+    assert list(tmp_path.iterdir()) == []
