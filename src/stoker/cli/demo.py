@@ -40,7 +40,7 @@ def demo(
 
     if find_spec("torch") is None:
         raise UnsupportedError(
-            "the demo trains with PyTorch, which is not installed", hint="make demo, or pip install 'stoker[torch]'"
+            "the demo trains with PyTorch, which is not installed", hint="make demo, or pip install torch"
         )
     if steps < LEAST_STEPS:
         raise ConfigError(f"{steps} steps are too few to kill and resume", hint=f"use --steps {LEAST_STEPS} or more")

@@ -7,4 +7,4 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
-    raise UnsupportedError("PyTorch is not installed", hint="pip install 'stoker[torch]'") from error
+    raise UnsupportedError("PyTorch is not installed", hint="pip install torch") from error
