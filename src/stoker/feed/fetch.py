@@ -25,9 +25,10 @@ _TURN_MAX_COUNT: Final = 64
 _OVERLAP: Final = 0.75
 # Time spent waiting for the interpreter lock looks like time spent waiting for storage: on busy cores near reads would
 # call for ever more threads. 64 of them fed 10,000 to 16,000 local samples of 100 KB a second where four fed
-# 26,000 to 28,000 at half the CPU time (2 cores). So reads that take less than a millisecond get four threads at most.
-_NEAR_S: Final = 0.001
-_NEAR_WIDTH: Final = 4
+# 26,000 to 28,000 at half the CPU time (2 cores). So a store that answers within a millisecond gets four threads at
+# most, besides those whose reads hang.
+NEAR_S: Final = 0.001
+NEAR_WIDTH: Final = 4
 _OVERDUE_S: Final = 0.005  # a thread that has read for longer is waiting for storage, whatever reads cost before
 _WEIGHT: Final = 0.2  # of the newest turn in the two running means
 
@@ -62,7 +63,8 @@ class FetchPool:
     of them take one read each.
     """
 
-    def __init__(self, thread_count: int) -> None:
+    def __init__(self, thread_count: int, latency_s: float = NEAR_S) -> None:
+        self._most = thread_count if latency_s >= NEAR_S else min(thread_count, NEAR_WIDTH)
         self._changed = threading.Condition()
         self._queue: list[tuple[int, int, Job]] = []
         self._submitted = 0
@@ -135,7 +137,7 @@ class FetchPool:
 
     def _width(self) -> int:
         """How many threads read at a time."""
-        most = min(self._thread_count, _NEAR_WIDTH) if 0 < self._read_s < _NEAR_S else self._thread_count
+        most = self._most
         return max(1, min(most, int(_OVERLAP * self._read_s / self._cpu_s))) if self._cpu_s else most
 
     def _count_reading(self) -> int:
