@@ -25,10 +25,11 @@ _TURN_MAX_COUNT: Final = 64
 _OVERLAP: Final = 0.75
 # Time spent waiting for the interpreter lock looks like time spent waiting for storage: on busy cores near reads would
 # call for ever more threads. 64 of them fed 10,000 to 16,000 local samples of 100 KB a second where four fed
-# 26,000 to 28,000 at half the CPU time (2 cores). So a store that answers within a millisecond gets four threads at
-# most, besides those whose reads hang.
-NEAR_S: Final = 0.001
-NEAR_WIDTH: Final = 4
+# 26,000 to 28,000 at half the CPU time (2 cores). So storage gets four threads at most, besides those whose reads hang,
+# as long as the quickest of its recent reads took less than a millisecond: the interpreter lock delays many, never all.
+_NEAR_S: Final = 0.001
+_NEAR_WIDTH: Final = 4
+_FORGET: Final = 1.1  # the quickest read is forgotten by so much a turn
 _OVERDUE_S: Final = 0.005  # a thread that has read for longer is waiting for storage, whatever reads cost before
 _WEIGHT: Final = 0.2  # of the newest turn in the two running means
 
@@ -63,8 +64,7 @@ class FetchPool:
     of them take one read each.
     """
 
-    def __init__(self, thread_count: int, latency_s: float = NEAR_S) -> None:
-        self._most = thread_count if latency_s >= NEAR_S else min(thread_count, NEAR_WIDTH)
+    def __init__(self, thread_count: int) -> None:
         self._changed = threading.Condition()
         self._queue: list[tuple[int, int, Job]] = []
         self._submitted = 0
@@ -77,6 +77,7 @@ class FetchPool:
         self._closed = False
         self._read_s = 0.0  # running means over reads: time, and CPU time of the thread
         self._cpu_s = 0.0
+        self._least_s = 0.0  # the quickest of the recent reads
         self.read_count = 0
         self.read_bytes = 0
 
@@ -137,7 +138,8 @@ class FetchPool:
 
     def _width(self) -> int:
         """How many threads read at a time."""
-        most = self._most
+        near = 0 < self._least_s < _NEAR_S
+        most = min(self._thread_count, _NEAR_WIDTH) if near else self._thread_count
         return max(1, min(most, int(_OVERLAP * self._read_s / self._cpu_s))) if self._cpu_s else most
 
     def _count_reading(self) -> int:
@@ -234,6 +236,7 @@ class FetchPool:
 
     def _learn(self, read_s: float, cpu_s: float) -> None:
         """What the reads of one turn cost each. Slow storage shows at once, fast storage only in the mean."""
+        self._least_s = min(read_s, self._least_s * _FORGET) if self._least_s else read_s
         if not self._cpu_s:
             self._read_s, self._cpu_s = read_s, cpu_s
             return

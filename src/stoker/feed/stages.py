@@ -42,7 +42,7 @@ class Stages:
         placement: Placement,
         finish: Callable[[Work, BaseException | None], None],
     ) -> None:
-        self.pool = FetchPool(options.threads, opened.store.limits.latency_s)
+        self.pool = FetchPool(options.threads)
         self._opened = opened
         self._spec = spec
         self._placement = placement
