@@ -159,8 +159,8 @@ class TestRetryStoreWhoseWritesAreThrottled(Wrapped):
     @pytest.fixture
     def store(self, tmp_path: Path) -> Iterator[Store]:
         class Throttling(FaultStore):
-            def writer(self, key: Key) -> ObjectWriter:
-                return self.inner.writer(key)
+            def writer(self, key: Key, *, size_bytes: int = 0) -> ObjectWriter:
+                return self.inner.writer(key, size_bytes=size_bytes)
 
         faults = [Fault("write", Throttled("less"), skip=number) for number in range(0, 300, 3)]
         inner = Throttling(LocalStore(tmp_path, create=True), faults)

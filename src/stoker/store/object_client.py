@@ -74,9 +74,7 @@ class ObjectClient:
             self._uploads = self._make(retries=self._options.attempts - 1, stall_timeout_s=None)
         return self._uploads
 
-    def open_writer(
-        self, name: str, part_bytes: int, parts_in_flight: int, attributes: dict[str, str]
-    ) -> WritableFile:
+    def open_writer(self, name: str, part_bytes: int, parts_in_flight: int, attributes: dict[str, str]) -> WritableFile:
         """A file whose bytes go to object `name`, with `attributes` as metadata.
 
         In one request up to `part_bytes`, else in parts of that size.

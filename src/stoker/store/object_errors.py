@@ -111,6 +111,11 @@ def translate(error: Exception, doing: str, where: str) -> StokerError:
     return _unanswered(answer, what, place)
 
 
+def answers_whole(error: StokerError) -> bool:
+    """Whether `error` is what became of a 200 that came for a range: a whole object, or a page that is none."""
+    return "NotPartial" in str(error.__cause__)
+
+
 def _answered(answer: Answer, what: str, place: str, hint: str) -> StokerError:
     status, code = answer.status, answer.code
     if status == 416:  # noqa: PLR2004  range not satisfiable

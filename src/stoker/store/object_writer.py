@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from stoker.store.object_client import WritableFile
 
 GATHER_BYTES: Final = MIB  # smaller pieces are put together, so that a part is not thousands of them
+LOOKS_MAX: Final = 3  # at what was written, if it does not look as it should
 ANEW_MAX: Final = 2  # times that an upload is begun anew; the client waits and asks again by itself besides
 
 _log = logging.getLogger("stoker.store")
@@ -147,14 +148,23 @@ class ObjectUpload:
             self._put([], last=True)
         except (Unavailable, TimedOut):
             with contextlib.suppress(StokerError):
-                found = self._bucket.head_written(self._name, self._key)
+                found = self._look()
                 if found.token == self._token:
                     return found
             raise
         try:
-            return self._bucket.head_written(self._name, self._key)
+            return self._look()
         except NotFound as error:
             raise Unavailable(f"cannot write {str(self._key)!r}: it is gone again", error.where) from error
+
+    def _look(self) -> Stored:
+        """What is stored; looked at again where that is a page, or has a length that cannot be."""
+        for _ in range(LOOKS_MAX - 1):
+            with contextlib.suppress(Unavailable):
+                found = self._bucket.head_written(self._name, self._key)
+                if found.size_bytes == self._size_bytes:
+                    return found
+        return self._bucket.head_written(self._name, self._key)
 
     def _abort(self) -> None:
         """Abort the upload, if there is one."""

@@ -226,3 +226,14 @@ def test_a_drain_takes_half_the_interval_and_no_longer_once_it_is_hurried():
     pacer = Pacer(PaceLimits(1e-3, 1e-3), None, hurry, time)
     pacer.begin(10**9)
     pacer.moved(10**9)  # would take thirty thousand years
+
+
+def test_a_drain_tells_the_far_store_how_large_each_file_will_be(saved):
+    class Told(WrappedStore):
+        def writer(self, key, *, size_bytes=0):
+            told[str(key)] = size_bytes
+            return self.inner.writer(key, size_bytes=size_bytes)
+
+    told = {}
+    StepDrain(saved, Told(MemoryStore("far")), STEP, 1).run(unpaced())
+    assert told == {TENSORS: len(saved.read(Key(TENSORS)))}

@@ -25,10 +25,10 @@ class Gate(WrappedStore):
         self.opened = threading.Event()
         self.waiting = threading.Event()
 
-    def writer(self, key):
+    def writer(self, key, *, size_bytes=0):
         self.waiting.set()
         assert self.opened.wait(20)
-        return self.inner.writer(key)
+        return self.inner.writer(key, size_bytes=size_bytes)
 
 
 def steps(store):

@@ -182,9 +182,9 @@ def test_a_profile_signs_and_one_that_the_caller_names_wins_over_the_environment
     (tmp_path / "credentials").write_text("[team]\naws_access_key_id = TEAM\naws_secret_access_key = s\n")
     files = {"AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "credentials"), "AWS_CONFIG_FILE": "/nonexistent"}
     server = canned(replies.whole(b"1"))
-    store_at(server, {**files, "AWS_PROFILE": "team"}, profile="team").read(KEY)
-    store_at(server, {**server.environ(), **files}, profile="team").read(KEY)
-    store_at(server, {**server.environ(), **files, "AWS_PROFILE": "team"}, profile="team").read(KEY)
+    store_at(server, {**files, "AWS_PROFILE": "team"}, profile="team").stat(KEY)
+    store_at(server, {**server.environ(), **files}, profile="team").stat(KEY)
+    store_at(server, {**server.environ(), **files, "AWS_PROFILE": "team"}, profile="team").stat(KEY)
     assert [signed_by(request)[0] for request in server.requests] == ["TEAM", "TEAM", "key"]
 
 
