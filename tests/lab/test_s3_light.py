@@ -26,6 +26,7 @@ from stoker.store.base import Store
 from stoker.store.object import ObjectStore
 from stoker.store.object_options import ObjectOptions
 from stoker.store.open import open_store
+from stoker.store.retry import RetryStore
 from stoker.testing import ObjectSuite, StoreSuite, WrappedStore
 from stoker.values import ByteRange, Key
 
@@ -161,9 +162,11 @@ def test_a_server_without_conditions_is_noticed_and_still_lets_one_win(weak, cap
 def test_one_of_several_writers_wins_at_a_server_without_conditions(weak):
     from concurrent.futures import ThreadPoolExecutor
 
+    store = RetryStore(weak, settles=True)  # it answers with errors while an object is replaced
+
     def race(number):
         try:
-            weak.write(Key("race"), str(number).encode(), if_absent=True)
+            store.write(Key("race"), str(number).encode(), if_absent=True)
         except AlreadyExists:
             return None
         return number

@@ -12,6 +12,7 @@ from stoker.errors import CapacityError, ClosedError, NotFound, StokerError, Tim
 from stoker.io.buffers import ReadBuffer, view
 from stoker.store.object_bucket import TOKEN, Bucket, Stored, new_token
 from stoker.store.object_client import translating
+from stoker.store.object_errors import was_answered
 from stoker.store.object_options import PARTS_MAX
 from stoker.units import MIB, format_bytes
 from stoker.values import Key, ObjectInfo
@@ -132,8 +133,8 @@ class ObjectUpload:
                         file.write(piece)
                     if last:
                         file.close()
-            except Unavailable:
-                if self._held is None or self._anew_count == ANEW_MAX:
+            except Unavailable as error:
+                if self._held is None or self._anew_count == ANEW_MAX or not was_answered(error):
                     raise
                 self._anew_count += 1
                 with contextlib.suppress(StokerError):
