@@ -408,6 +408,14 @@ def test_an_upload_whose_id_was_lost_is_begun_anew_but_not_for_ever(server, play
             writer.commit()
 
 
+@pytest.mark.parametrize("fault", LOST, ids=str)
+def test_an_upload_that_nobody_answered_again_is_known_by_its_token(server, play, fault):
+    play(Rule(fault, operation="CompleteMultipartUpload"))
+    with bare(server, part_bytes=8 * MIB, attempts=1).writer(Key("parts")) as writer:
+        writer.write(bytes(9 * MIB))
+        assert writer.commit() == bare(server).stat(Key("parts"))
+
+
 def test_an_object_of_another_writer_is_not_taken_for_the_one_whose_answer_was_lost(server, play):
     data = bytes(9 * MIB)
     with bare(server, part_bytes=8 * MIB).writer(Key("parts")) as writer:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from stoker.errors import CapacityError, ClosedError, NotFound, StokerError, TimedOut, Unavailable
+from stoker.errors import CapacityError, ClosedError, NotFound, StokerError, Throttled, TimedOut, Unavailable
 from stoker.io.buffers import ReadBuffer, view
 from stoker.store.object_bucket import TOKEN, Bucket, Stored, new_token
 from stoker.store.object_client import translating
@@ -147,7 +147,7 @@ class ObjectUpload:
         """End the object; what is stored then, also if that is all there is to know it by."""
         try:
             self._put([], last=True)
-        except (Unavailable, TimedOut):
+        except (Throttled, TimedOut, Unavailable):
             with contextlib.suppress(StokerError):
                 found = self._look()
                 if found.token == self._token:
