@@ -139,6 +139,24 @@ def test_an_empty_object_and_a_whole_one_are_read_in_full(url):
         assert (store.read(Key("empty")), store.read(Key("whole"))) == (b"", b"0123456789")
 
 
+def token_kept(store):
+    """Whether an object in parts carries the token by which its writer knows it."""
+    small = ObjectStore(store.url, replace(store.options, part_bytes=8 << 20))
+    with closing(small), small.writer(Key("parts")) as writer:
+        writer.write(bytes(9 << 20))
+        writer.commit()
+        return small._bucket.head(f"{small._base}parts", "parts").token == writer._token
+
+
+def test_the_light_server_keeps_the_token_of_an_upload(url):
+    with closing(ObjectStore(url)) as store:
+        assert token_kept(store)
+
+
+def test_the_weak_server_keeps_the_token_of_an_upload(weak):
+    assert token_kept(weak)
+
+
 @pytest.fixture
 def weak(url, monkeypatch) -> Iterator[ObjectStore]:
     endpoint = os.environ.get("STOKER_LAB_S3_WEAK")

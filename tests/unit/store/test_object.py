@@ -420,6 +420,18 @@ def test_a_large_write_at_once_goes_in_parts(store, monkeypatch):
     assert store.read(KEY) == data.tobytes()
 
 
+def test_an_object_in_parts_carries_the_token_of_its_writer(object_server, store):
+    small = ObjectStore(store.url, replace(store.options, part_bytes=8 * MIB), environ=object_server.environ)
+    tokens = []
+    for size in (9 * MIB, 9 * MIB, 1):
+        with small.writer(KEY) as writer:
+            writer.write(bytes(size))
+            writer.commit()
+        tokens.append(writer._token)
+        assert small._bucket.head(small._base + KEY, KEY).token == tokens[-1]
+    assert len(set(tokens)) == 3
+
+
 BEGUN = b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>"
 COMPLETE = b"<CompleteMultipartUploadResult><ETag>&quot;e9&quot;</ETag></CompleteMultipartUploadResult>"
 
