@@ -208,12 +208,14 @@ class Run:
 
     def report(self, gpu_hour_price: float | None = None) -> Report:
         """What training waited for so far, over all ledgers at hand; the price is by default that of the settings."""
-        from stoker.meter.find import find_snapshots
+        from stoker.checkpoint.tiers import open_far
+        from stoker.meter.find import find_far_snapshots, find_snapshots
         from stoker.meter.report import build_report
 
         found = [self._ledger.snapshot()]  # the report counts a ledger once, in its newest copy
         if self.name is not None:
             found += find_snapshots(self._node.run(self.name), self._near(self.name) / "ledger")
+            found += find_far_snapshots(open_far(self.config.tiers.object, self.name), found)
         price = self.config.report.gpu_hour_price if gpu_hour_price is None else gpu_hour_price
         return build_report(found, gpu_hour_price=price)
 

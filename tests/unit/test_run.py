@@ -117,6 +117,13 @@ def lose_all_but_the_object_tier(tmp_path, data, shared, far):
         found = {str(info.key): store.read(info.key) for info in store.list()}
     assert saved.items() <= found.items()
     assert {"step-00000024.g0002/MANIFEST.json", "ended.json", "gen-0002.json"} <= found.keys()
+    with stoker.open(run="r", nvme=tmp_path / "b", shared=shared, object=far) as run:
+        report = run.report()
+    assert [g.generation for g in report.generations] == [1, 2, 3]
+    assert report.steps == 13 + 14
+    assert (report.drain.failed, report.drain.backlog) == (0, 0)
+    assert report.drain.steps + report.drain.overtaken >= 2
+    assert "reached the far tier" in str(report)
     assert {name for name in found if name.startswith("ledger/")} == {
         "ledger/rank-00000.g0001.ledger",
         "ledger/rank-00000.g0002.ledger",

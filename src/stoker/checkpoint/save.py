@@ -127,7 +127,7 @@ class Checkpoint:
         self._drains: Drains | None = None
         self._outward: Passage | None = None  # of the newest step that is on its way, or was
         if self._tiers.far is not None and self._rank == 0:
-            self._drains = Drains(self._home, self._tiers.far, generation, self._options.drain)
+            self._drains = Drains(self._home, self._tiers.far, generation, self._options.drain, ledger.add)
             self._outward = self._drains.resume()
 
     def restore(self) -> int | None:

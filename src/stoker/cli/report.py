@@ -14,33 +14,44 @@ def report(
     run: Annotated[str, typer.Argument(help="Name of the run; it may still be running.")],
     nvme: Annotated[Path | None, typer.Option(help="The node's directory, as in stoker.open(nvme=...).")] = None,
     shared: Annotated[Path | None, typer.Option(help="The shared directory, as in stoker.open(shared=...).")] = None,
+    far: Annotated[
+        str | None, typer.Option("--object", help="URL of the far store, as in stoker.open(object=...).")
+    ] = None,
     gpu_hour_price: Annotated[float | None, typer.Option(help="What one GPU costs an hour, in your currency.")] = None,
     *,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Say how long training waited, for what, and what that cost.
 
-    Reads the ledgers of the run on this node and in its home. All waits are host time, not device idle.
+    Reads the ledgers of the run on this node, in its home and in its far store. All waits are host time, not
+    device idle.
     """
+    from stoker.checkpoint.tiers import open_far
     from stoker.config import load_config
     from stoker.errors import NotFound
-    from stoker.meter.find import find_snapshots
+    from stoker.meter.find import find_far_snapshots, find_snapshots
     from stoker.meter.report import build_report
     from stoker.tier.node import NodeDirectory, check_run_name, default_nvme
 
     check_run_name(run)
-    given = {"tiers.nvme.path": nvme, "tiers.shared.path": shared, "report.gpu_hour_price": gpu_hour_price}
+    given = {
+        "tiers.nvme.path": nvme,
+        "tiers.shared.path": shared,
+        "tiers.object.url": far,
+        "report.gpu_hour_price": gpu_hour_price,
+    }
     config = load_config(os.environ, Path(), given, uid=os.geteuid())
     node = NodeDirectory(config.tiers.nvme.path or default_nvme(os.environ, os.geteuid()))
     shared = config.tiers.shared.path
     homes = [node.checkpoints(run), *([shared / run] if shared is not None else [])]
     places = [node.run(run), *(home / "ledger" for home in homes)]
     snapshots = find_snapshots(*places)
+    snapshots += find_far_snapshots(open_far(config.tiers.object, run), snapshots)
     if not snapshots:
         raise NotFound(
             f"no ledger of run {run!r}",
-            where=", ".join(map(str, places)),
-            hint="check the name, and give --nvme and --shared as the run was opened with",
+            where=", ".join(map(str, (*places, *filter(None, [config.tiers.object.url])))),
+            hint="check the name, and give --nvme, --shared and --object as the run was opened with",
         )
     result = build_report(snapshots, gpu_hour_price=config.report.gpu_hour_price)
     typer.echo(dumps(result.to_json()) if json else str(result))

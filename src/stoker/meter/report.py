@@ -70,6 +70,21 @@ class CheckpointPart:
 
 
 @dataclass(frozen=True, slots=True)
+class DrainPart:
+    """Steps that went on to the far tier, behind training; summed over ranks and generations.
+
+    `backlog` is of the newest generation: steps on their way or waiting, when its ledgers were last written.
+    """
+
+    steps: int
+    failed: int
+    overtaken: int
+    backlog: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class RestorePart:
     """Restores. `count` is generations, `seconds` the slowest rank of each, bytes are summed over ranks."""
 
@@ -132,6 +147,7 @@ class Report:
     gpu_hour_price: float | None
     money_waited: float | None
     checkpoint: CheckpointPart
+    drain: DrainPart
     restore: RestorePart
     slowest_rank: RankPart | None
     longest_waits: tuple[StepPart, ...]
@@ -189,6 +205,7 @@ def build_report(snapshots: Iterable[LedgerSnapshot], *, gpu_hour_price: float |
         gpu_hour_price=gpu_hour_price,
         money_waited=None if gpu_hour_price is None else gpu_hours_waited * gpu_hour_price,
         checkpoint=_checkpoint(ledgers),
+        drain=_drain(ledgers, newest),
         restore=_restore(ledgers),
         slowest_rank=_slowest(ledgers),
         longest_waits=tuple(
@@ -239,6 +256,17 @@ def _checkpoint(ledgers: list[LedgerSnapshot]) -> CheckpointPart:
         verified=verified > 0 and verified >= attribute.counted(ledgers, Counter.RESTORED_BYTES)
         if attribute.counted(ledgers, Counter.RESTORES)
         else None,
+    )
+
+
+def _drain(ledgers: list[LedgerSnapshot], newest: list[LedgerSnapshot]) -> DrainPart:
+    return DrainPart(
+        steps=attribute.counted(ledgers, Counter.DRAINED_STEPS),
+        failed=attribute.counted(ledgers, Counter.DRAINS_FAILED),
+        overtaken=attribute.counted(ledgers, Counter.DRAINS_OVERTAKEN),
+        backlog=attribute.counted(newest, Counter.DRAIN_BACKLOG),
+        bytes=attribute.counted(ledgers, Counter.DRAINED_BYTES),
+        seconds=attribute.counted(ledgers, Counter.DRAIN_NS) / _NS,
     )
 
 

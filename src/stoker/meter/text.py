@@ -48,6 +48,8 @@ def _rows(report: Report) -> list[tuple[str, str]]:
     rows.append(("first batch", _first_batch(report)))
     if report.checkpoint.count:
         rows.append(("checkpoints", _checkpoints(report)))
+    if any((report.drain.steps, report.drain.failed, report.drain.overtaken, report.drain.backlog)):
+        rows.append(("drains", _drains(report)))
     if report.restore.count:
         rows.append(("restores", _restores(report)))
     if report.slowest_rank:
@@ -110,6 +112,14 @@ def _checkpoints(report: Report) -> str:
         f"{_count(saves.count, 'save')}, {saves.committed:,} committed{failed}, {format_bytes(saves.bytes)}; "
         f"blocked {format_seconds(saves.blocked_s_median)} (median), {format_seconds(saves.blocked_s_max)} (longest)"
     )
+
+
+def _drains(report: Report) -> str:
+    drain = report.drain
+    text = f"{_count(drain.steps, 'step')} reached the far tier, {format_bytes(drain.bytes)} in "
+    text += format_seconds(drain.seconds)
+    others = ((drain.backlog, "on the way"), (drain.overtaken, "overtaken"), (drain.failed, "failed"))
+    return ", ".join([text, *(f"{number:,} {what}" for number, what in others if number)])
 
 
 def _restores(report: Report) -> str:

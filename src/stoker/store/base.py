@@ -86,8 +86,12 @@ class Store(Protocol):
         ConfigError above `limits.if_absent_max_bytes`). Without it an existing object is replaced as a whole.
         """
 
-    def writer(self, key: Key) -> ObjectWriter:
-        """Write a large object piece by piece: `with store.writer(key) as w: w.write(..); w.commit()`."""
+    def writer(self, key: Key, *, size_bytes: int = 0) -> ObjectWriter:
+        """Write a large object piece by piece: `with store.writer(key) as w: w.write(..); w.commit()`.
+
+        `size_bytes`: how large it will be, if that is known. A store that writes in parts takes parts large enough for
+        it; more and fewer bytes may come all the same.
+        """
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Objects whose key begins with `prefix`, in no promised order. Never those still being written."""

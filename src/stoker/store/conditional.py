@@ -16,9 +16,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from stoker.errors import AlreadyExists, NotFound, StoreError, TimedOut, Unavailable, UnsupportedError
+from stoker.errors import AlreadyExists, NotFound, StoreError, Throttled, TimedOut, Unavailable, UnsupportedError
 from stoker.io.buffers import ReadBuffer, view
-from stoker.store.object_bucket import Bucket, new_token
+from stoker.store.object_bucket import Bucket, Stored, new_token
 
 PROBE_PREFIX: Final = ".stoker-probe-"
 SETTLE_S: Final = 0.5
@@ -57,10 +57,10 @@ class ConditionalPut:
             else:
                 etag = self._write_and_look(name, key, data, token)
         except AlreadyExists:
-            if token not in self._unsettled or self._bucket.head(name, key).token != token:
+            if token not in self._unsettled or not self._is_ours(name, key, data, token):
                 raise
             etag = None
-        except (TimedOut, Unavailable):
+        except (Throttled, TimedOut, Unavailable):
             self._unsettled.add(token)
             raise
         self._unsettled.discard(token)
@@ -118,13 +118,22 @@ class ConditionalPut:
             found = self._bucket.head(name, key)
         except NotFound as error:
             raise Unavailable(f"cannot write {key!r}: it is gone again", self._bucket.where) from error
-        if found.token == token or (found.token is None and self._holds(name, key, data)):
+        if self._wrote(found, name, key, data, token):
             return etag
         raise AlreadyExists(f"cannot write {key!r}: another writer was faster", self._bucket.where)
 
-    def _holds(self, name: str, key: str, data: ReadBuffer) -> bool:
-        """Whether the object is `data`: for servers that do not keep metadata."""
-        return b"".join(self._bucket.whole(name, key)) == bytes(view(data))
+    def _is_ours(self, name: str, key: str, data: ReadBuffer, token: str) -> bool:
+        """Whether what lies there is what this writer stored, though it never heard so. Raises Unavailable."""
+        try:
+            return self._wrote(self._bucket.head(name, key), name, key, data, token)
+        except NotFound as error:
+            raise Unavailable(f"cannot write {key!r}: it is gone again", self._bucket.where) from error
+
+    def _wrote(self, found: Stored, name: str, key: str, data: ReadBuffer, token: str) -> bool:
+        """Whether the object `found` is this writer's: by its token, by its bytes where a server keeps no metadata."""
+        if found.token is not None:
+            return found.token == token
+        return found.size_bytes == view(data).nbytes and b"".join(self._bucket.whole(name, key)) == bytes(view(data))
 
     def _token(self, name: str, data: ReadBuffer) -> str:
         """The same for the same call by the same thread, and for no other."""

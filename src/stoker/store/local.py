@@ -130,7 +130,7 @@ class LocalStore:
         with translating(f"cannot write {str(key)!r}", path, needed_bytes=size):
             return _info(Key(key), atomic.write_file(path, data, if_absent=if_absent))
 
-    def writer(self, key: Key) -> LocalWriter:
+    def writer(self, key: Key, *, size_bytes: int = 0) -> LocalWriter:  # noqa: ARG002  there are no parts
         """Write a large object piece by piece."""
         return LocalWriter(Key(key), self._locate(key), self._engines)
 

@@ -111,6 +111,19 @@ def translate(error: Exception, doing: str, where: str) -> StokerError:
     return _unanswered(answer, what, place)
 
 
+def was_answered(error: StokerError) -> bool:
+    """Whether `error` came of an answer that is none: a 200 that broke off, or was no XML or had no ETag.
+
+    The client asks again by itself for all else, and then says how often it did.
+    """
+    return error.__cause__ is not None and "RetryError" not in str(error.__cause__)
+
+
+def answers_whole(error: StokerError) -> bool:
+    """Whether `error` is what became of a 200 that came for a range: a whole object, or a page that is none."""
+    return "NotPartial" in str(error.__cause__)
+
+
 def _answered(answer: Answer, what: str, place: str, hint: str) -> StokerError:
     status, code = answer.status, answer.code
     if status == 416:  # noqa: PLR2004  range not satisfiable

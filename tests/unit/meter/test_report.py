@@ -12,7 +12,7 @@ import pytest
 
 from stoker.errors import ConfigError, NotFound
 from stoker.meter import report as room
-from stoker.meter.report import Report, build_report
+from stoker.meter.report import DrainPart, Report, build_report
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "report.md"
 S = 1_000_000_000
@@ -93,6 +93,20 @@ def test_checkpoints_are_counted_once_a_step_and_their_bytes_over_ranks(run):
     assert saves.blocked_s_median == pytest.approx(0.04)
     assert saves.blocked_s_max == pytest.approx(0.12)
     assert saves.verified is True
+
+
+def test_drains_are_summed_over_starts_and_what_is_on_the_way_is_that_of_the_last(script):
+    first = script(generation=1).step(0).add(drained_steps=2, drained_bytes=2000, drain_ns=3 * 10**9, drain_backlog=1)
+    second = (
+        script(generation=2)
+        .step(1)
+        .add(drained_steps=1, drained_bytes=500, drain_ns=10**9, drain_backlog=2, drains_failed=1, drains_overtaken=3)
+    )
+    report = build_report([first.read(), second.read()])
+    assert report.drain == DrainPart(steps=3, failed=1, overtaken=3, backlog=2, bytes=2500, seconds=4.0)
+    assert "3 steps reached the far tier, 2.4 KiB in 4.0 s, 2 on the way, 3 overtaken, 1 failed" in str(report)
+    assert "drains" not in str(build_report([script().step(0).read()]))
+    assert report.metrics["stoker_drain_backlog_steps"] == 2
 
 
 def test_restored_bytes_that_nobody_checked_are_told(script):

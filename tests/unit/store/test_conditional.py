@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stoker.errors import AccessDenied, AlreadyExists, NotFound, TimedOut, Unavailable, UnsupportedError
+from stoker.errors import AccessDenied, AlreadyExists, NotFound, Throttled, TimedOut, Unavailable, UnsupportedError
 from stoker.store.conditional import PROBE_PREFIX, ConditionalPut
 from stoker.store.object_bucket import Stored
 
@@ -126,9 +126,10 @@ def test_the_last_of_two_that_wrote_without_a_condition_wins_and_the_other_knows
     assert bucket.objects["pre/a"][0] == str(won[0]).encode()
 
 
-@pytest.mark.parametrize("error", [TimedOut("slow"), Unavailable("cut")])
-def test_a_writer_whose_answer_was_lost_learns_that_it_was_the_first(error):
-    bucket = FakeBucket()
+@pytest.mark.parametrize("keeps_tokens", [True, False])
+@pytest.mark.parametrize("error", [TimedOut("slow"), Unavailable("cut"), Throttled("503, and yet it was done")])
+def test_a_writer_whose_answer_was_lost_learns_that_it_was_the_first(error, keeps_tokens):
+    bucket = FakeBucket(keeps_tokens=keeps_tokens)
     first = make(bucket)
     bucket.fail_after = error
     with pytest.raises(type(error)):
@@ -147,6 +148,30 @@ def test_a_writer_whose_request_was_lost_and_came_second_is_told_so():
     second.write("pre/a", "a", b"same bytes")
     with pytest.raises(AlreadyExists):
         first.write("pre/a", "a", b"same bytes")
+
+
+@pytest.mark.parametrize("data", [b"other", b"different bytes"])
+def test_without_tokens_other_bytes_are_those_of_another_writer(data):
+    bucket = FakeBucket(keeps_tokens=False)
+    first = make(bucket)
+    bucket.fail_before = Unavailable("cut")
+    with pytest.raises(Unavailable):
+        first.write("pre/a", "a", b"bytes")
+    make(bucket).write("pre/a", "a", data)
+    with pytest.raises(AlreadyExists):
+        first.write("pre/a", "a", b"bytes")
+
+
+def test_an_object_that_is_deleted_before_its_writer_looks_is_written_again_by_the_next_try():
+    bucket = FakeBucket()
+    first = make(bucket)
+    bucket.fail_after = Unavailable("cut")
+    with pytest.raises(Unavailable):
+        first.write("pre/a", "a", b"1")
+    real, bucket.head = bucket.head, lambda name, key: bucket.delete(name, key) or real(name, key)
+    with pytest.raises(Unavailable, match="gone again"):
+        first.write("pre/a", "a", b"1")
+    assert first.write("pre/a", "a", b"1") == "etag"
 
 
 def test_another_thread_with_the_same_bytes_is_another_writer():
