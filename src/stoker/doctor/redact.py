@@ -26,7 +26,7 @@ _SERIAL: Final = re.compile(
 )
 _SERIAL_PATH: Final = re.compile(r"(/(?:serial|wwid|wwn|product_serial|board_serial|product_uuid)\t)(\S[^\n]*)")
 _BUCKET: Final = re.compile(r"\b((?:s3a?|gs|az|abfss?)://)([^/\s\"',?]+)")
-_ENDPOINT: Final = re.compile(r"\b(https?://)([^/\s:\"',?]+)")
+_ENDPOINT: Final = re.compile(r"\b(https?://(?:[^/\s@]+@)?)([^/\s:\"',?@]+)")
 _HOME: Final = re.compile(r"(/(?:home|Users)/)([^/\s:\"',]+)")
 _NQN: Final = re.compile(r"\b(nqn\.\d{4}-\d\d\.)([^\s\",]+)")
 _UUID: Final = re.compile(r"(?i)\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
@@ -37,6 +37,7 @@ _GUID4: Final = re.compile(r"(?i)(?<![\w:])[0-9a-f]{4}(?::[0-9a-f]{4}){3}(?![\w:
 _MAC: Final = re.compile(r"(?i)(?<![\w:])[0-9a-f]{2}(?::[0-9a-f]{2}){5,}(?![\w:])")
 _IPV6: Final = re.compile(r"(?i)(?<![\w:.])(?:[0-9a-f]{1,4}:){2,7}(?::?[0-9a-f]{1,4}){0,6}(?:::)?(?![\w.])")
 _IPV4: Final = re.compile(r"(?<![\w.])(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?![\w.]*\w\.)(?![.\d])")
+_DOCUMENTATION: Final = re.compile(r"(?<![\w.])(?:192\.0\.2|198\.51\.100|203\.0\.113)\.\d{1,3}(?![.\d])")
 _VERSION_BEFORE: Final = re.compile(r"(?i)(?:version|release|ver|libcufile|cufile|firmware|driver|v)[\s:=\"]*\Z")
 _PCI: Final = re.compile(r"(?i)[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}")
 
@@ -55,6 +56,8 @@ class Redactor:
 
     def __call__(self, text: str) -> str:
         """The text with everything above replaced. What is replaced already stays as it is."""
+        for match in _DOCUMENTATION.finditer(text):  # they tell nothing, and must not be taken for another's
+            self._known.setdefault(("ipv4", match[0]), match[0])
         text = _SECRET.sub(self._secret, text)
         text = _AWS_KEY.sub(lambda m: self._same("access-key", m[0], "key-{}"), text)
         text = _URL_USER.sub("hidden:hidden@", text)
@@ -121,12 +124,15 @@ class Redactor:
         unreal = max(parts) > 255 or parts[0] in (0, 127, 255)  # noqa: PLR2004
         if unreal or _VERSION_BEFORE.search(match.string[max(0, start - 24) : start]):
             return match[0]
-        return self._same("ipv4", match[0], "{}") if (("ipv4", match[0]) in self._known) else self._new_ipv4(match[0])
+        return self._known.get(("ipv4", match[0])) or self._new_ipv4(match[0])
 
     def _new_ipv4(self, original: str) -> str:
-        number = self._counts["ipv4"] = self._counts.get("ipv4", 0) + 1
-        block, last = divmod(number - 1, 254)
-        new = f"{('192.0.2', '198.51.100', '203.0.113')[block % 3]}.{last + 1}"
-        self._known["ipv4", original] = new
-        self._known.setdefault(("ipv4", new), new)
+        new = ""
+        while not new or ("ipv4", new) in self._known:
+            number = self._counts["ipv4"] = self._counts.get("ipv4", 0) + 1
+            block, last = divmod(number - 1, 254)
+            # Beyond what the documentation ranges hold: the range for benchmarks (RFC 2544).
+            start = ("192.0.2", "198.51.100", "203.0.113")[block] if block < 3 else f"198.18.{block - 3}"  # noqa: PLR2004
+            new = f"{start}.{last + 1}"
+        self._known["ipv4", original] = self._known["ipv4", new] = new
         return new
