@@ -7,7 +7,14 @@ import pytest
 from stoker.doctor.identity import device_kind, identify, mount_of, parse_mountinfo
 from stoker.doctor.node import Missing
 
-MOUNTS = "22 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme9n1p2 rw,errors=remount-ro\n60 22 9:0 / /mnt/ra\\040id rw,noatime shared:31 - xfs /dev/md0 rw,sunit=1024\n61 22 0:50 / /mnt/nfs rw - nfs4 192.0.2.1:/x rw,proto=tcp\n62 61 253:3 / /mnt/nfs rw - xfs /dev/mapper/vg-lv rw\njunk\n63 61 x:y / /mnt/bad rw - xfs /dev/x rw"
+MOUNTS = r"""
+22 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme9n1p2 rw,errors=remount-ro
+60 22 9:0 / /mnt/ra\040id rw,noatime shared:31 - xfs /dev/md0 rw,sunit=1024
+61 22 0:50 / /mnt/nfs rw - nfs4 192.0.2.1:/x rw,proto=tcp
+62 61 253:3 / /mnt/nfs rw - xfs /dev/mapper/vg-lv rw
+junk
+63 61 x:y / /mnt/bad rw - xfs /dev/x rw
+"""
 
 
 def test_the_longest_mount_point_wins_and_of_two_the_last():
