@@ -1,7 +1,7 @@
 """cufile.json and the environment: the configuration that cuFile really has.
 
-The file is JSON with `//` comments and trailing commas. What counts: a setter of the program, then the environment, then
-the file, then what is built in; the first cannot be seen from outside. Keys: NVIDIA's GPUDirect Storage guide 3.5 and 7.
+The file is JSON with `//` comments and trailing commas. What counts: a setter of the program, then the environment,
+then the file, then what is built in; the first cannot be seen from outside. Keys: NVIDIA's GPUDirect Storage guide 3.5.
 """
 
 from __future__ import annotations
