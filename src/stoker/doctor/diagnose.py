@@ -13,7 +13,7 @@ from stoker.doctor.finding import Finding
 from stoker.doctor.kinds import Sample, explain
 from stoker.doctor.node import LiveNode, Missing, Node
 from stoker.doctor.registry import CHECKS, KINDS
-from stoker.errors import NotFound, UnsupportedError
+from stoker.errors import AccessDenied, FormatError, NotFound
 
 # What is given as a file may be a long log, of which all counts.
 _FILE_LIMIT_BYTES: Final = 64 << 20
@@ -29,7 +29,7 @@ def explain_files(paths: Sequence[Path], name: str = "auto", between_s: float | 
     """Findings of given files, by the kind `name` or by their content.
 
     Raises:
-        NotFound: a file is not there. AccessDenied is NotFound's sibling: the reason is in the text.
+        NotFound, AccessDenied, FormatError: a file is not there, may not be read, or is none.
     """
     return explain([Sample(_text(path), str(path)) for path in paths], KINDS, name=name, between_s=between_s)
 
@@ -74,5 +74,7 @@ def _text(path: Path) -> str:
     if isinstance(found, Missing):
         if found.reason == "no such file":
             raise NotFound("no such file", where=str(path))
-        raise UnsupportedError(f"the file cannot be read: {found.reason}", where=str(path))
+        if found.denied:
+            raise AccessDenied("the file may not be read", where=str(path))
+        raise FormatError(f"the file cannot be read: {found.reason}", where=str(path))
     return found

@@ -91,6 +91,9 @@ def _judge(subject: str, counted: Counted, line: Evidence) -> list[Finding]:
         found.append(LINE_UNKNOWN.unknown(subject, "how many were copied by the CPU is not understood", line))
     elif counted.posix == 0:
         what = f"all {counted.total} that reached cuFile were direct" + (f" ({by})" if by else "")
+        rest = counted.total - sum(count or 0 for count in routes.values())
+        if rest and None not in routes.values():
+            what += f", {rest} by a route that is not told apart (userspace RDMA, for one)"
         found.append(ids.STATS_DIRECT.ok(subject, what, line))
     else:
         share = 100 * counted.posix / counted.total

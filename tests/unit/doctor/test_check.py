@@ -47,3 +47,15 @@ def test_a_target_is_a_path_or_a_url():
     assert (Target("/a").path, Target("/a").url) == ("/a", "")
     assert (Target("s3://a/b").path, Target("s3://a/b").url) == ("", "s3://a/b")
     assert (Target("file:///a").path, Target("file:///a").url) == ("/a", "")
+
+
+def test_all_checks_end_in_time_on_a_bare_folder_and_say_something(tmp_path):
+    from stoker.doctor.diagnose import diagnose
+    from stoker.doctor.node import LiveNode
+
+    begin = time.monotonic()
+    found = diagnose(LiveNode(tmp_path), [Target("/data")])
+    assert time.monotonic() - begin < 30
+    assert found
+    assert [f for f in found if f.id == "check-broke"] == []
+    assert [f for f in found if str(f.severity) == "fail"] == []

