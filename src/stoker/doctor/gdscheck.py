@@ -161,6 +161,8 @@ def _backends(check: GdsCheck, text: str, source: str) -> list[Finding]:
     elif backends and not unclear:
         refused = check.flag("properties.use_compat_mode") is False
         what = "no back end can do direct I/O: GPUDirect is not engaged anywhere"
+        if not check.details and "CUFILE CONFIGURATION" not in check.sections:  # more lines may have followed
+            what = f"none of the {len(backends)} back ends listed can do direct I/O: GPUDirect is not engaged on them"
         lines = [Evidence(b.line, source) for b in backends]
         lines += [Evidence(line, source) for line in text.splitlines() if "verification succeeded" in line]
         if refused:

@@ -71,6 +71,7 @@ def test_of_lists_of_words_compat_alone_is_never_supported(explained):
 def test_a_cut_output_with_compat_everywhere_is_not_engaged_and_the_rest_unknown(explained, said):
     found = explained("gdscheck/1.20.0.107-no-nvfs-all-compat.txt")
     assert {("gds-no-backend", "warn"), ("gds-output-cut-short", "unknown")} <= said(found)
+    assert "none of the 12 back ends listed" in one(found, "gds-no-backend").what
     assert "no GPU INFO" in one(found, "gds-output-cut-short").what
 
 
