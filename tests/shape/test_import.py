@@ -11,7 +11,7 @@ import pytest
 
 HEAVY = {"torch", "pyarrow", "obstore", "typer", "rich", "cloudpickle", "asyncio", "multiprocessing"}
 # The room of each is entered when it is used: a data set is opened, a batch asked for, a state saved.
-LATER = {"dataset", "feed", "checkpoint", "meter", "torch", "cli", "demo", "testing"}
+LATER = {"dataset", "doctor", "feed", "checkpoint", "meter", "torch", "cli", "demo", "testing"}
 MAX_OWN_MODULES = 32
 PUBLIC = {"Dataset", "Layout", "Run", "StokerError", "__version__", "errors", "open", "writer"}
 

@@ -52,6 +52,7 @@ def lines_with(pattern, files):
 
 def test_nothing_is_left_to_be_written(tracked):
     code = {n: t for n, t in tracked.items() if n.startswith(("src/", "tests/", ".ci/")) or n == "Makefile"}
+    code = {n: t for n, t in code.items() if "/samples/" not in n}  # the words of other programs
     assert lines_with(UNFINISHED, code) == []
 
 

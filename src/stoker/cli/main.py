@@ -15,6 +15,7 @@ from stoker._version import VERSION
 from stoker.cli.cat import cat
 from stoker.cli.config import config
 from stoker.cli.demo import demo
+from stoker.cli.doctor import doctor
 from stoker.cli.head import head
 from stoker.cli.index import index
 from stoker.cli.ls import ls
@@ -57,6 +58,7 @@ app.command(name="verify")(verify)
 app.command(name="report")(report)
 app.command(name="demo")(demo)
 app.add_typer(config)
+app.add_typer(doctor)
 
 
 def _error_json(error: StokerError) -> str:

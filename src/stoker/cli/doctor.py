@@ -1,0 +1,116 @@
+"""`stoker doctor`: what is wrong with this node's storage, and what captured outputs say."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from stoker.doctor.finding import Finding
+
+_DEFAULT = "check"
+
+
+class _DefaultGroup(TyperGroup):
+    """`stoker doctor PATH` is `stoker doctor check PATH`: what is no verb is the first argument of the default one."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        first = args[0] if args else ""
+        if first not in self.commands and first not in ("--help", "-h"):
+            args = [_DEFAULT, *args]
+        return super().parse_args(ctx, args)
+
+
+doctor = typer.Typer(
+    name="doctor",
+    cls=_DefaultGroup,
+    help="What is wrong with this node's storage: stoker doctor [PATH|URL ...] is stoker doctor check.",
+    rich_markup_mode=None,
+)
+
+
+@doctor.command(name="check")
+def check(
+    targets: Annotated[
+        list[str] | None, typer.Argument(help="Paths, or URLs of object stores; none: the node.")
+    ] = None,
+    capture: Annotated[Path | None, typer.Option(help="Also write what was read there, redacted.")] = None,
+    captured: Annotated[
+        Path | None, typer.Option("--from", help="Look at a capture, or a folder of samples, not at this node.")
+    ] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """Look at the node and what lies under the given paths: what is wrong, the evidence, the fix; in about two seconds.
+
+    Only reads, and needs no rights. Ends with 0 if all is well, 1 on a warning, 2 on a failure, 3 if it could not look.
+    """
+    from stoker.doctor.capture import RecordingNode
+    from stoker.doctor.check import Target
+    from stoker.doctor.diagnose import diagnose, diagnose_folder
+    from stoker.doctor.node import LiveNode
+    from stoker.doctor.redact import Redactor
+    from stoker.errors import ConfigError
+
+    # Not resolved: that could wait for a dead mount. The checks do it, with a deadline.
+    asked = [Target(text if "://" in text else os.path.abspath(text)) for text in targets or []]  # noqa: PTH100
+    if captured is not None:
+        if capture is not None:
+            raise ConfigError("--capture and --from are both given", hint="a capture is made of this node only")
+        given = [Target(text) for text in targets or []]
+        _show(diagnose_folder(captured, given), [t.text for t in given], as_json=as_json)
+        return
+    if capture is None:
+        _show(diagnose(LiveNode(), asked), [t.text for t in asked], as_json=as_json)
+        return
+    node = RecordingNode(LiveNode())
+    found = diagnose(node, asked)
+    count = node.write(capture, Redactor([socket.gethostname(), _user()]), [t.text for t in asked])
+    typer.echo(f"{count} files are in {capture}; look through them before you give them away", err=True)
+    _show(found, [t.text for t in asked], as_json=as_json)
+
+
+@doctor.command(name="explain")
+def explain(
+    what: Annotated[list[str], typer.Argument(help="KIND or auto, if wanted, then files.", metavar="[KIND] FILE...")],
+    seconds: Annotated[float | None, typer.Option(help="Time between two samples of the same counters.")] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """Say what outputs of other tools mean, wherever they come from: gdscheck -p, cufile.log, mountinfo, and more.
+
+    What a file is is told from its content. Files of the same counters that follow each other are compared.
+    """
+    from stoker.doctor.diagnose import explain_files
+    from stoker.doctor.registry import KIND_NAMES
+    from stoker.errors import ConfigError
+
+    known = what[0] == "auto" or what[0] in KIND_NAMES
+    name, files = (what[0], what[1:]) if known else ("auto", what)
+    if not files:
+        raise ConfigError(f"no file is given to explain as {name!r}", hint=f"kinds are {', '.join(KIND_NAMES)}")
+    _show(explain_files([Path(file) for file in files], name, seconds), files, as_json=as_json)
+
+
+def _show(findings: list[Finding], targets: list[str], *, as_json: bool) -> None:
+    """Print, and end with the exit code of the findings."""
+    from stoker.doctor.finding import exit_code
+    from stoker.doctor.text import describe, to_json
+
+    typer.echo(json.dumps(to_json(findings, targets)) if as_json else describe(findings))
+    raise typer.Exit(exit_code(findings))
+
+
+def _user() -> str:
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        return ""
+    return "" if name == "root" else name

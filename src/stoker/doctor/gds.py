@@ -1,0 +1,166 @@
+"""GPUDirect Storage on a node: the driver, the configuration, and what is to be expected of a path.
+
+Nothing here opens the vendor's library: without a driver it can spin for ever.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from stoker.doctor import cufile_json, cufile_log, gds_ids, gds_stats, gdscheck, nvidia_fs
+from stoker.doctor import gds_ids as ids
+from stoker.doctor.check import Check, Target
+from stoker.doctor.cufile_json import CuFileConfig
+from stoker.doctor.finding import Evidence, Finding, Severity
+from stoker.doctor.gds_route import DriverFacts, Expected, expect
+from stoker.doctor.identity import identify
+from stoker.doctor.kinds import Kind
+from stoker.doctor.node import Host, Missing, Node
+from stoker.doctor.subject import Subject
+
+NVIDIA_VERSION: Final = "/proc/driver/nvidia/version"
+_NVIDIA_FS: Final = "/proc/driver/nvidia-fs"
+_PARAMS: Final = "/proc/driver/nvidia/params"
+_LOG_BYTES: Final = 1 << 20
+_ROUTE_SEVERITY: Final = {
+    Expected.DIRECT: Severity.OK,
+    Expected.COMPAT: Severity.WARN,
+    Expected.REFUSED: Severity.FAIL,
+    Expected.UNKNOWN: Severity.UNKNOWN,
+}
+
+
+def has_gpu(node: Node) -> bool:
+    """Whether an NVIDIA driver answers here."""
+    return isinstance(node.read(NVIDIA_VERSION), str)
+
+
+def read_config(node: Node) -> CuFileConfig:
+    """The configuration that a process with this environment would have."""
+    environment = node.environment()
+    path = environment.get(cufile_json.PATH_VARIABLE) or cufile_json.DEFAULT_PATH
+    text = node.read(path)
+    return cufile_json.effective(None if isinstance(text, Missing) else text, path, environment)
+
+
+def read_driver(node: Node) -> DriverFacts:
+    """What the drivers can do, as far as it is visible without rights."""
+    modules = node.read(f"{_NVIDIA_FS}/modules")
+    if isinstance(modules, str):
+        hooks: frozenset[str] | None = nvidia_fs.parse_modules(modules)
+    else:
+        hooks = None if modules.denied else frozenset()
+    nodes = node.listing("/dev")
+    host = node.host()
+    coherent = isinstance(host, Host) and host.machine in ("aarch64", "arm64")
+    return DriverFacts(
+        hooks=hooks,
+        device_nodes=None if isinstance(nodes, Missing) else "nvidia-fs0" in nodes,
+        p2pdma=_p2pdma(node, host),
+        coherent=coherent,
+        transports=_transports(node),
+    )
+
+
+def _p2pdma(node: Node, host: Host | Missing) -> bool | None:
+    """Whether PCI P2PDMA can work: False where one condition is known not to hold; it is never known that all do."""
+    kernel = re.match(r"(\d{1,4})\.(\d{1,4})", host.kernel) if isinstance(host, Host) else None
+    if kernel and (int(kernel[1]), int(kernel[2])) < (6, 2):
+        return False
+    parameters = node.read(_PARAMS)
+    if isinstance(parameters, str) and "RMForceStaticBar1" not in parameters:
+        return False
+    multipath = node.read("/sys/module/nvme_core/parameters/multipath", 16)
+    if isinstance(multipath, str) and multipath.strip() == "Y" and isinstance(host, Host) and host.machine == "x86_64":
+        return False
+    return None
+
+
+def _transports(node: Node) -> dict[str, str]:
+    """NVMe namespaces by their block device, each with the transport of its controller or subsystem's paths."""
+    controllers = node.listing("/sys/class/nvme")
+    found: dict[str, str] = {}
+    for controller in () if isinstance(controllers, Missing) else controllers:
+        transport = node.read(f"/sys/class/nvme/{controller}/transport", 64)
+        names = node.listing(f"/sys/class/nvme/{controller}")
+        if isinstance(transport, Missing) or isinstance(names, Missing):
+            continue
+        for name in names:
+            match = re.fullmatch(r"(nvme\d+)(?:c\d+)?(n\d+)", name)
+            if match:
+                kept = found.setdefault(match[1] + match[2], transport.strip())
+                if kept != transport.strip():  # paths that differ: the slower one decides
+                    found[match[1] + match[2]] = "tcp" if "tcp" in (kept, transport.strip()) else transport.strip()
+    return found
+
+
+def check_driver(node: Node, _target: Target) -> list[Finding]:
+    """C03: the driver, nvidia-fs and its hooks, the device nodes."""
+    version = node.read(NVIDIA_VERSION)
+    if isinstance(version, Missing):
+        line = Evidence(version.reason, NVIDIA_VERSION)
+        return [ids.NO_GPU.info("GPUDirect", "no NVIDIA driver is seen here: it does not apply", line)]
+    found: list[Finding] = []
+    module = node.read(f"{_NVIDIA_FS}/version")
+    if isinstance(module, Missing):
+        line = Evidence(module.reason, f"{_NVIDIA_FS}/version")
+        found.append(ids.NVIDIA_FS_ABSENT.info("nvidia-fs", "is not loaded, or not visible here", line))
+        return found
+    found += nvidia_fs.explain_version(module, f"{_NVIDIA_FS}/version")
+    for name in ("modules", "stats", "peer_distance"):
+        text = node.read(f"{_NVIDIA_FS}/{name}")
+        if isinstance(text, str) and text.strip():
+            found += nvidia_fs.explain(text, f"{_NVIDIA_FS}/{name}")
+    nodes = node.listing("/dev")
+    if isinstance(nodes, tuple) and "nvidia-fs0" not in nodes:
+        line = Evidence("nvidia-fs0 is not listed", "/dev")
+        found.append(ids.DEVICE_NODES.warn("nvidia-fs", "is loaded, but its device nodes are not here", line))
+    return found
+
+
+def check_config(node: Node, _target: Target) -> list[Finding]:
+    """C05: the configuration that cuFile has here."""
+    config = read_config(node)
+    return cufile_json.judge(config) if has_gpu(node) or config.values or config.error else []
+
+
+def check_path(node: Node, target: Target) -> list[Finding]:
+    """C06: what is to be expected of the path."""
+    if not target.path or not has_gpu(node):
+        return []
+    identity = identify(node, target.path)
+    if isinstance(identity, Missing):
+        return [ids.PATH_ROUTE.unknown(target.path, identity.reason)]
+    found = expect(identity, read_driver(node), read_config(node))
+    line = Evidence(identity.mount.line, "/proc/self/mountinfo")
+    return [ids.PATH_ROUTE.found(_ROUTE_SEVERITY[found.expected], target.path, str(found), line)]
+
+
+def check_log(node: Node, _target: Target) -> list[Finding]:
+    """C08: the log where the configuration puts it. Without one it lies in the folder of the process that wrote it."""
+    directory = read_config(node).values.get("logging.dir")
+    if not isinstance(directory, str) or not directory.startswith("/"):
+        return []
+    path = directory if directory.endswith(".log") else f"{directory.rstrip('/')}/cufile.log"
+    text = node.read_tail(path, _LOG_BYTES)
+    return cufile_log.explain(text, path) if isinstance(text, str) and text.strip() else []
+
+
+KINDS: Final = (
+    Kind("gdscheck", gdscheck.detect, gdscheck.explain),
+    Kind("cufile-json", cufile_json.detect, cufile_json.explain),
+    Kind("cufile-log", cufile_log.detect, cufile_log.explain),
+    Kind("nvidia-fs", nvidia_fs.detect, nvidia_fs.explain, nvidia_fs.compare),
+    Kind("gds-stats", gds_stats.detect_stats, gds_stats.explain_stats),
+    Kind("gdsio", gds_stats.detect_gdsio, gds_stats.explain_gdsio),
+)
+
+CHECKS: Final = (
+    Check("C03", "GPUDirect driver", check_driver),
+    Check("C05", "cuFile configuration", check_config),
+    Check("C06", "GPUDirect path", check_path, per_target=True),
+    Check("C08", "cufile.log", check_log),
+)
+
+SUBJECT: Final = Subject("gds", ids=gds_ids.IDS, kinds=KINDS, checks=CHECKS)

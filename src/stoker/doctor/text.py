@@ -1,0 +1,45 @@
+"""Findings as text: the worst first, what is fine in one line a subject, so that a healthy node fits one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stoker.doctor.finding import SCHEMA_VERSION, Finding, Severity, exit_code, worst_first
+
+_SHOWN_EVIDENCE = 3
+
+
+def to_json(findings: Sequence[Finding], targets: Sequence[str] = ()) -> dict[str, Any]:
+    """{"version": 1, "targets": [str], "exit_code": 0..3, "counts": {severity: int}, "findings": [see finding.py]}."""
+    ordered = worst_first(findings)
+    return {
+        "version": SCHEMA_VERSION,
+        "targets": list(targets),
+        "exit_code": exit_code(ordered),
+        "counts": {str(s): sum(f.severity is s for f in ordered) for s in Severity},
+        "findings": [f.to_json() for f in ordered],
+    }
+
+
+def describe(findings: Sequence[Finding]) -> str:
+    """Text without a last newline: what is wrong or unknown with evidence and fix, the rest a line each."""
+    ordered = worst_first(findings)
+    lines: list[str] = []
+    for finding in ordered:
+        lines += _described(finding)
+    counts = [f"{n} {s}" for s in Severity if (n := sum(f.severity is s for f in ordered))]
+    return "\n".join([*lines, ", ".join(counts) or "nothing was found"])
+
+
+def _described(finding: Finding) -> list[str]:
+    head = f"{finding.severity:<7} {finding.subject}: {finding.what}"
+    if finding.severity in (Severity.OK, Severity.INFO):
+        return [head]
+    lines = [f"{head}  [{finding.id}]"]
+    lines += [f"          {e.source}: {e.line}" for e in finding.evidence[:_SHOWN_EVIDENCE] if e.line]
+    if len(finding.evidence) > _SHOWN_EVIDENCE:
+        lines.append(f"          and {len(finding.evidence) - _SHOWN_EVIDENCE} more lines, with --json")
+    if finding.fix:
+        lines.append(f"          fix: {finding.fix}")
+    return lines

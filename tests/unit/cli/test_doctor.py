@@ -1,0 +1,78 @@
+"""`stoker doctor`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from stoker.cli.doctor import doctor
+from stoker.errors import ConfigError, NotFound
+
+SAMPLES = Path(__file__).parents[1] / "doctor" / "samples"
+
+
+def invoke(*arguments):
+    result = CliRunner().invoke(doctor, list(map(str, arguments)), standalone_mode=False)
+    if result.exception:
+        raise result.exception
+    return (result.return_value or result.exit_code), result.stdout
+
+
+def test_a_path_alone_is_looked_at_and_no_path_is_the_node(tmp_path):
+    for arguments in ([tmp_path, "--json"], ["--json"], ["check", tmp_path, "--json"]):
+        code, text = invoke(*arguments)
+        found = json.loads(text)
+        assert found["version"] == 1
+        assert found["exit_code"] == code
+        assert found["findings"]
+
+
+def test_explain_tells_by_content_or_by_kind(tmp_path):
+    (tmp_path / "notes.txt").write_text((SAMPLES / "gds_stats" / "forced-compat.txt").read_text())
+    for arguments in (
+        [tmp_path / "notes.txt"],
+        ["auto", tmp_path / "notes.txt"],
+        ["gds-stats", tmp_path / "notes.txt"],
+    ):
+        code, text = invoke("explain", *arguments)
+        assert code == 1
+        assert "39714 of 39714" in text
+        assert text.endswith("1 warn\n")
+
+
+def test_explain_of_something_else_is_unknown(tmp_path):
+    (tmp_path / "x").write_text("hello\n")
+    code, text = invoke("explain", tmp_path / "x", "--json")
+    assert code == 3
+    assert json.loads(text)["findings"][0]["evidence"][0]["line"] == "hello"
+
+
+def test_explain_without_a_file_or_with_one_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="no file is given"):
+        invoke("explain", "gdscheck")
+    with pytest.raises(NotFound):
+        invoke("explain", tmp_path / "none")
+
+
+def test_a_capture_of_this_node_says_the_same_when_it_is_looked_at_again(tmp_path):
+    code, text = invoke(tmp_path, "--capture", tmp_path / "c", "--json")
+    again, text_again = invoke("--from", tmp_path / "c", "--json")
+    assert again == code
+    kinds = [[(f["id"], f["severity"]) for f in json.loads(t)["findings"]] for t in (text, text_again)]
+    assert kinds[0] == kinds[1]
+
+
+@pytest.mark.parametrize("name", sorted(p.name for p in (SAMPLES / "scenario").iterdir()))
+def test_a_folder_of_samples_is_looked_at(name):
+    code, text = invoke("--from", SAMPLES / "scenario" / name, "--json")
+    assert json.loads(text)["exit_code"] == code
+
+
+def test_a_folder_without_anything_is_an_error(tmp_path):
+    with pytest.raises(NotFound):
+        invoke("--from", tmp_path)
+    with pytest.raises(ConfigError):
+        invoke("--from", tmp_path, "--capture", tmp_path)
