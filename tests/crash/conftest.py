@@ -27,13 +27,12 @@ class Folders:
 
 @pytest.fixture(scope="session")
 def tmp_path_factory(tmp_path_factory):
-    if not (IN_MEMORY.is_dir() and os.access(IN_MEMORY, os.W_OK)):
+    usable = IN_MEMORY.is_dir() and os.access(IN_MEMORY, os.W_OK)
+    if not usable or shutil.disk_usage(IN_MEMORY).free < LEAST_FREE_BYTES:
         yield tmp_path_factory
-    elif shutil.disk_usage(IN_MEMORY).free < LEAST_FREE_BYTES:
-        yield tmp_path_factory
-    else:
-        with tempfile.TemporaryDirectory(prefix="stoker-crash-", dir=IN_MEMORY, ignore_cleanup_errors=True) as root:
-            yield Folders(Path(root))
+        return
+    with tempfile.TemporaryDirectory(prefix="stoker-crash-", dir=IN_MEMORY, ignore_cleanup_errors=True) as root:
+        yield Folders(Path(root))
 
 
 @pytest.fixture
