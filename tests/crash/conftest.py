@@ -1,21 +1,29 @@
 """Where the crash suite works: in memory, since a kill leaves what the kernel has, and syncing a disk takes seconds."""
 
 import os
+import runpy
 import shutil
 import tempfile
+import uuid
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from stoker.testing.fault_server import FaultServer
-from stoker.testing.fork_server import ForkServer
+from stoker.store.local import LocalStore
+from stoker.testing import crash
+from stoker.testing.fault_server import FaultServer, Nth, Rule, Script, Stall
+from stoker.testing.fork_server import ForkServer, after
 
 IN_MEMORY = Path("/dev/shm")
 LEAST_FREE_BYTES = 256 << 20
 VICTIMS = Path(__file__).with_name("victims.py")
+VICTIM = SimpleNamespace(**runpy.run_path(str(VICTIMS)))
+STALL_S = 20.0
+TIMES_NS = (1, 1_700_000_000_000_000_000)
 
 
-class Folders:
+class Made:
     """Makes folders under a root, as pytest's own factory does."""
 
     def __init__(self, root):
@@ -32,7 +40,7 @@ def tmp_path_factory(tmp_path_factory):
         yield tmp_path_factory
         return
     with tempfile.TemporaryDirectory(prefix="stoker-crash-", dir=IN_MEMORY, ignore_cleanup_errors=True) as root:
-        yield Folders(Path(root))
+        yield Made(Path(root))
 
 
 @pytest.fixture
@@ -52,7 +60,7 @@ def bucket_server():
 def victims(bucket_server):
     """Forks children that do what victims.py says, and reach the server of buckets."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "STOKER_"))}
-    with ForkServer(VICTIMS, environ | bucket_server.environ) as server:
+    with ForkServer(VICTIMS, environ | bucket_server.environ | {"STOKER_S3_PART_BYTES": "8MiB"}) as server:
         yield server
 
 
@@ -63,3 +71,124 @@ def bucket(bucket_server, monkeypatch):
         monkeypatch.setenv(name, value)
     bucket_server.forget_requests()
     return bucket_server
+
+
+class Folders:
+    """Places are folders; a kill comes when a share of the time of an undisturbed run has passed."""
+
+    def __init__(self, root):
+        self.root = root
+        self.whole_s = 0.0
+
+    def new_place(self):
+        return str(self.root / uuid.uuid4().hex)
+
+    def put(self, place, objects):
+        for key, data in objects.items():
+            path = Path(place, key)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            os.utime(path, ns=TIMES_NS)
+
+    def objects(self, place):
+        """All files, also those of unfinished writes; and folders of such."""
+        found = {str(path.relative_to(place)): path for path in Path(place).rglob("*")}
+        return {
+            name: path.read_bytes() if path.is_file() else b""
+            for name, path in found.items()
+            if path.is_file() or ".tmp-" in name
+        }
+
+    def stamps(self, place):
+        """What changes when an object is written again."""
+        return {str(p.relative_to(place)): (p.stat().st_ino, p.stat().st_mtime_ns) for p in Path(place).rglob("*.tar")}
+
+    def measure(self, run):
+        self.whole_s = min(run().seconds for _ in range(3))
+
+    def moment(self, share, _dice):
+        return after(share * self.whole_s)
+
+    def learn(self, ended):
+        """How long runs take changes with what else this machine does."""
+        self.whole_s = self.whole_s * 1.01 if ended.status == crash.KILLED else ended.seconds
+
+
+class Buckets:
+    """Places are prefixes in a bucket; a kill comes within a request."""
+
+    def __init__(self, server):
+        self.server = server
+        self.request_count = 0
+
+    def new_place(self):
+        return f"s3://{self.server.bucket}/{uuid.uuid4().hex}"
+
+    def put(self, place, objects):
+        for key, data in objects.items():
+            self.server.put(f"{place.rpartition('/')[2]}/{key}", data)
+
+    def objects(self, place):
+        prefix = f"{place.rpartition('/')[2]}/"
+        return {key.removeprefix(prefix): self.server.get(key) for key in self.server.keys(prefix)}
+
+    def stamps(self, place):
+        prefix = place.rpartition("/")[2]
+        written = [r for r in self.server.requests(key=f"{prefix}/*.tar") if r.method in ("PUT", "POST")]
+        return {key: sum(r.key == f"{prefix}/{key}" for r in written) for key in self.objects(place) if "tar" in key}
+
+    def measure(self, run):
+        self.server.forget_requests()
+        run()
+        self.request_count = len(self.server.requests())
+
+    def moment(self, share, dice):
+        within_request = dice.random() < 0.5
+        stall = Stall(STALL_S, after_bytes=dice.randrange(2000) if within_request else None)
+        self.server.forget_requests()
+        self.server.play(Script(rules=(Rule(stall, Nth(1 + int(share * self.request_count))),)))
+        return lambda: any(r.fault == "Stall" and (within_request or r.status) for r in self.server.requests())
+
+    def learn(self, _ended):
+        """A run makes as many requests as any other; those of the next ones are answered."""
+        self.server.play(Script())
+
+
+@pytest.fixture
+def folders(tmp_path):
+    return Folders(tmp_path)
+
+
+@pytest.fixture
+def buckets(bucket):
+    return Buckets(bucket)
+
+
+@pytest.fixture(params=["folders", "buckets"])
+def world(request):
+    """Places of either kind."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("source")
+    for key, fields in VICTIM.SAMPLES.items():
+        for field, content in fields.items():
+            path = folder / f"{key}.{field}"
+            path.write_bytes(content)
+            os.utime(path, ns=TIMES_NS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def with_a_step(tmp_path_factory, victims):
+    """A run's folder with one step, and what its second step holds when nothing is killed."""
+    folder, whole = tmp_path_factory.mktemp("run") / "near", tmp_path_factory.mktemp("whole") / "near"
+    victims.run("train", str(folder), "", "10")
+    shutil.copytree(folder, whole)
+    victims.run("train", str(whole), "", "20")
+    store = LocalStore(whole)
+    expected = VICTIM.tensors(store, VICTIM.steps(store)[20])
+    assert len(expected) == 5
+    return folder, expected
