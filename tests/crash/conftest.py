@@ -1,10 +1,13 @@
 """Where the crash suite works: in memory, since a kill leaves what the kernel has, and syncing a disk takes seconds."""
 
+import ctypes
 import os
 import runpy
 import shutil
 import tempfile
 import uuid
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -192,3 +195,65 @@ def with_a_step(tmp_path_factory, victims):
     expected = VICTIM.tensors(store, VICTIM.steps(store)[20])
     assert len(expected) == 5
     return folder, expected
+
+
+class Mounts:
+    """File systems of its own for a forked child: made in a namespace that ends with it, so nothing stays mounted."""
+
+    NEW_NAMESPACE, NEW_USERS = 0x00020000, 0x10000000
+    READ_ONLY, REMOUNT, BIND, RECURSIVE, PRIVATE, DETACH = 1, 32, 4096, 16384, 1 << 18, 2
+
+    def __init__(self):
+        self.libc = ctypes.CDLL(None, use_errno=True)
+
+    def run(self, work):
+        """Run `work` in a child that may mount. Raises AssertionError with what it said if it failed."""
+        assert crash.run_killed(partial(self._enter, work), None) == 0
+
+    def _enter(self, work):
+        uid, gid = os.getuid(), os.getgid()
+        if self.libc.unshare(self.NEW_NAMESPACE) != 0:
+            self._check(self.libc.unshare(self.NEW_NAMESPACE | self.NEW_USERS))
+            for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
+                Path("/proc/self", name).write_text(text)
+        self._mount("none", "/", "", self.RECURSIVE | self.PRIVATE, "")
+        work()
+
+    @contextmanager
+    def mounted(self, folder, options):
+        """A file system in memory at `folder`."""
+        self._mount("tmpfs", str(folder), "tmpfs", 0, options)
+        try:
+            yield
+        finally:
+            self._check(self.libc.umount2(str(folder).encode(), self.DETACH))
+
+    def remount(self, folder, options):
+        self._mount("tmpfs", str(folder), "tmpfs", self.REMOUNT, options)
+
+    def make_read_only(self, folder):
+        self._mount(str(folder), str(folder), "", self.BIND, "")
+        self._mount("none", str(folder), "", self.BIND | self.REMOUNT | self.READ_ONLY, "")
+
+    def _mount(self, source, target, kind, flags, options):
+        self._check(self.libc.mount(*(text.encode() for text in (source, target, kind)), flags, options.encode()))
+
+    def _check(self, code):
+        if code != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+@pytest.fixture(scope="session")
+def mounts(tmp_path_factory):
+    folder, made = tmp_path_factory.mktemp("mounts"), Mounts()
+
+    def try_it():
+        with made.mounted(folder, "size=64k"):
+            (folder / "x").write_bytes(b"x")
+
+    try:
+        made.run(try_it)
+    except AssertionError as error:
+        pytest.skip(f"nothing can be mounted here: {str(error).splitlines()[-1]}")
+    assert not (folder / "x").exists()
+    return made
