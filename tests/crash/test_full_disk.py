@@ -18,9 +18,13 @@ from typing import NamedTuple
 
 import pytest
 
+import stoker
 from stoker.checkpoint.inventory import take_far_inventory, take_inventory
-from stoker.errors import CapacityError, SaveFailed, StokerError
+from stoker.cli.main import run as command
+from stoker.errors import AccessDenied, CapacityError, SaveFailed, StokerError
 from stoker.store.local import LocalStore
+from stoker.store.open import open_store
+from stoker.testing.fault_server import Answer, First, Rule, Script, Stall
 
 VICTIM = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("victims.py"))))
 TARS = VICTIM.tars_of()
@@ -267,3 +271,94 @@ def test_full_for_real(what, stride, work, mounts, new_places):
     places = new_places()
     places[0].parent.mkdir()
     mounts.run(partial(fill_real_disk, work, mounts, places, what, stride))
+
+
+def open_and_close(place):
+    with stoker.open(run="r", nvme=place):
+        pass
+
+
+def fill_node(mounts, folder):
+    """A run whose node has so much space, and more each time: the account of waits alone takes 0.5 MiB, twice."""
+    failed = 0
+    for pages in (1, 2, 3, 5, 8, 100, 132, 140, 200, 264, 400):
+        with mounts.mounted(folder, f"size={pages * PAGE}"):
+            try:
+                open_and_close(folder / "nvme")
+            except StokerError as error:
+                check_error(error)
+                failed += 1
+            mounts.remount(folder, LARGE)
+            open_and_close(folder / "nvme")
+            assert VICTIM.unfinished([str(path) for path in folder.rglob("*")]) == []
+    assert 0 < failed < 11
+
+
+def test_a_run_on_a_full_node_says_so(mounts, tmp_path, monkeypatch):
+    (tmp_path / "disk").mkdir()
+    monkeypatch.chdir(tmp_path)
+    mounts.run(partial(fill_node, mounts, tmp_path / "disk"))
+
+
+def test_commands_end_with_the_code_of_a_full_disk(mounts, source, tmp_path):
+    folder = tmp_path / "disk"
+    folder.mkdir()
+
+    def child():
+        with mounts.mounted(folder, f"size={6 * PAGE}"):
+            assert command(["pack", str(source), str(folder / "set")]) == 5
+            (tmp_path / "tars").mkdir()
+            for key, data in TARS.items():
+                (tmp_path / "tars" / key).write_bytes(data)
+            shutil.rmtree(folder / "set")
+            assert command(["index", str(tmp_path / "tars"), "--out", str(folder / "index")]) == 5
+
+    mounts.run(child)
+
+
+def act(name, source, spare, place):
+    if name == "drain":
+        VICTIM.train(str(spare), place, 20)
+    elif name == "pack":
+        VICTIM.pack(source, place)
+    else:
+        VICTIM.index(place)
+
+
+@pytest.mark.parametrize("name", ["pack", "index", "drain"])
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [(Answer(507, "InsufficientStorage"), CapacityError), (Answer(403, "AccessDenied"), AccessDenied)],
+)
+def test_a_bucket_that_takes_no_more_says_so_and_the_same_work_is_done_when_it_does(
+    name, answer, cause, buckets, folders, source, with_a_step
+):
+    for number in count():
+        place, spare = buckets.new_place(), shutil.copytree(with_a_step[0], folders.new_place())
+        if name == "index":
+            buckets.put(place, TARS)
+        refused = Rule(answer, method="PUT")
+        taken = [Rule(Stall(1e-6), First(number), method="PUT")] if number else []
+        buckets.server.play(Script(rules=(*taken, refused)))
+        found = None
+        try:
+            act(name, source, spare, place)
+        except StokerError as error:
+            found = error
+        buckets.server.play(Script())
+        if found is None:
+            break
+        assert isinstance(found, cause) or isinstance(found.__cause__, cause), repr(found)
+        assert found.where.startswith(place)
+        assert found.hint
+        left = buckets.objects(place)
+        assert "manifest.json" not in left
+        assert VICTIM.unfinished(left) == []
+        if name == "index":
+            assert left == TARS
+        act(name, source, spare, place)
+        if name == "drain":
+            assert VICTIM.tensors(open_store(place), VICTIM.steps(open_store(place), take_far_inventory)[20])
+        else:
+            assert VICTIM.is_whole(place)
+    assert number > 8

@@ -16,6 +16,7 @@ from stoker.checkpoint.manifest import EndedRecord, GenerationRecord, RunRecord,
 from stoker.checkpoint.state import Json, Rendezvous
 from stoker.checkpoint.tiers import Tiers
 from stoker.errors import (
+    AccessDenied,
     AlreadyExists,
     CheckpointError,
     ConfigError,
@@ -165,6 +166,9 @@ def _claim_run(home: Store, run: str, started: str) -> None:
         found = _read_run(home, run, where)
         if found.name != run:
             raise ConfigError(f"the folder belongs to run {found.name!r}, not {run!r}", where) from None
+    except AccessDenied as error:
+        hint = "each start of a run notes itself in its folder, also to go on from what lies there"
+        raise AccessDenied(error.what, error.where, "; ".join(text for text in (error.hint, hint) if text)) from error
     else:
         crash.point("generation-run-named")
 

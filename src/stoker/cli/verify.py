@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from stoker.errors import IntegrityError, NotFound
+from stoker.io.os_errors import translating
 from stoker.units import format_bytes
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def verify(
     """
     folder = Path(url)
     with _progress() as tell:
-        if (folder / STEP_NAME).is_file() or (folder / RUN_NAME).is_file():
+        if _is_file(folder / STEP_NAME) or _is_file(folder / RUN_NAME):
             facts = _verify_checkpoints(folder, tell, deep=deep)
         else:
             facts = _verify_dataset(url, index, tell, deep=deep)
@@ -45,6 +46,11 @@ def verify(
     typer.echo(json.dumps(facts) if as_json else _describe(facts))
     if facts["faults"]:
         raise typer.Exit(IntegrityError.exit_code)
+
+
+def _is_file(path: Path) -> bool:
+    with translating("cannot look into the folder", path.parent):
+        return path.is_file()
 
 
 def _verify_dataset(url: str, index: str | None, tell: Tell, *, deep: bool) -> dict[str, Any]:
@@ -65,7 +71,7 @@ def _verify_checkpoints(folder: Path, tell: Tell, *, deep: bool) -> dict[str, An
     from stoker.store.local import LocalStore
 
     folder = folder.resolve()
-    is_step = (folder / STEP_NAME).is_file()
+    is_step = _is_file(folder / STEP_NAME)
     step = StepId.parse(folder.name)
     if is_step and step is None:
         raise NotFound(
