@@ -328,7 +328,7 @@ def act(name, source, spare, place):
 @pytest.mark.parametrize("name", ["pack", "index", "drain"])
 @pytest.mark.parametrize(
     ("answer", "cause"),
-    [(Answer(507, "InsufficientStorage"), CapacityError), (Answer(403, "AccessDenied"), AccessDenied)],
+    [(Answer(403, "QuotaExceeded"), CapacityError), (Answer(403, "AccessDenied"), AccessDenied)],
 )
 def test_a_bucket_that_takes_no_more_says_so_and_the_same_work_is_done_when_it_does(
     name, answer, cause, buckets, folders, source, with_a_step

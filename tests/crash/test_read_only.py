@@ -7,6 +7,7 @@ but another user. What only reads works in the first two.
 import os
 import runpy
 import shutil
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ import pytest
 
 import stoker
 from stoker.cli.main import run as command
-from stoker.errors import AccessDenied, StokerError
+from stoker.errors import AccessDenied, SaveFailed, StokerError
 from stoker.store.local import LocalStore
 from stoker.testing import crash
 
@@ -145,7 +146,8 @@ def save_midway(places, mounts, far, until):
     assert isinstance(found.value.__cause__, AccessDenied)
     assert found.value.where
     assert found.value.hint == "the file system is mounted read-only"
-    checkpoint.close()
+    with suppress(SaveFailed):  # of the other step, if that was on its way
+        checkpoint.close()
     assert VICTIM.steps(LocalStore(places.run)).keys() == {10}
 
 
