@@ -16,7 +16,7 @@ import pytest
 from stoker.store.local import LocalStore
 from stoker.testing import crash
 from stoker.testing.fault_server import FaultServer, Nth, Rule, Script, Stall
-from stoker.testing.fork_server import ForkServer, after
+from stoker.testing.fork_server import ForkServer
 
 IN_MEMORY = Path("/dev/shm")
 LEAST_FREE_BYTES = 256 << 20
@@ -77,11 +77,11 @@ def bucket(bucket_server, monkeypatch):
 
 
 class Folders:
-    """Places are folders; a kill comes when a share of the time of an undisturbed run has passed."""
+    """Places are folders; a kill comes between two calls out of Python, where an undisturbed run makes so many."""
 
     def __init__(self, root):
         self.root = root
-        self.whole_s = 0.0
+        self.call_count = 0
 
     def new_place(self):
         return str(self.root / uuid.uuid4().hex)
@@ -107,14 +107,13 @@ class Folders:
         return {str(p.relative_to(place)): (p.stat().st_ino, p.stat().st_mtime_ns) for p in Path(place).rglob("*.tar")}
 
     def measure(self, run):
-        self.whole_s = min(run().seconds for _ in range(3))
+        self.call_count = run(kill_at_call=0).calls
 
     def moment(self, share, _dice):
-        return after(share * self.whole_s)
+        return {"kill_at_call": 1 + int(share * self.call_count)}
 
-    def learn(self, ended):
-        """How long runs take changes with what else this machine does."""
-        self.whole_s = self.whole_s * 1.01 if ended.status == crash.KILLED else ended.seconds
+    def calm(self):
+        pass
 
 
 class Buckets:
@@ -150,10 +149,9 @@ class Buckets:
         stall = Stall(STALL_S, after_bytes=dice.randrange(2000) if within_request else None)
         self.server.forget_requests()
         self.server.play(Script(rules=(Rule(stall, Nth(1 + int(share * self.request_count))),)))
-        return lambda: any(r.fault == "Stall" and (within_request or r.status) for r in self.server.requests())
+        return {"kill_when": lambda: any(r.fault and (within_request or r.status) for r in self.server.requests())}
 
-    def learn(self, _ended):
-        """A run makes as many requests as any other; those of the next ones are answered."""
+    def calm(self):
         self.server.play(Script())
 
 

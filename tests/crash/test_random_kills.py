@@ -1,12 +1,14 @@
 """50 random kills each of pack, index, save and drain, in a folder and in a bucket; the next run finishes each.
 
-In a folder a kill comes at a random time. In a bucket it comes within a random request: half of the time before the
-server has all of it, half of the time when it is carried out and not answered.
+In a folder a kill comes before a random one of the calls that Python makes to anything else. In a bucket it comes
+within a random request: half of the time before the server has all of it, half of the time when it is carried out and
+not answered.
 """
 
 import random
 import runpy
 import shutil
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,35 +22,32 @@ from stoker.testing import crash
 pytestmark = pytest.mark.crash
 
 KILLS = 50
-RUNS_MAX = 150  # a run may end before the moment comes
+LEAST_KILLED = 45  # two runs differ by a few calls or requests: the last moments may not come
 VICTIM = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("victims.py"))))
 
 
 def kill_often(world, new_place, run, judge, seed):
-    """Kill `run(place, kill_when)` 50 times, at moments spread over its length; `judge` what each kill left."""
+    """Kill `run(place, **when)` 50 times, at moments spread over its length; `judge` what each kill left."""
     dice = random.Random(seed)
     killed, states = 0, set()
-    world.measure(lambda: run(new_place(), None))
-    for number in range(RUNS_MAX):
+    world.measure(partial(run, new_place()))
+    for number in range(KILLS):
         place = new_place()
-        share = (number % KILLS + dice.random()) / KILLS
-        ended = run(place, world.moment(share, dice))
-        world.learn(ended)
+        ended = run(place, **world.moment((number + dice.random()) / KILLS, dice))
+        world.calm()
         killed += ended.status == crash.KILLED
         states.add(frozenset(world.objects(place)))
         judge(place)
-        if killed == KILLS:
-            break
-    assert killed == KILLS
+    assert killed >= LEAST_KILLED
     assert len(states) > 4, "all kills found the same"
 
 
 def test_a_pack_killed_at_random_shows_nothing_or_all_and_the_next_one_finishes_it(world, victims, source):
-    def run(place, kill_when):
-        return victims.run("pack", str(source), place, kill_when=kill_when)
+    def run(place, **when):
+        return victims.run("pack", str(source), place, **when)
 
     whole = world.new_place()
-    run(whole, None)
+    run(whole)
     expected = world.objects(whole)
     assert len([key for key in expected if key.startswith("shard-")]) == VICTIM.SHARDS
 
@@ -56,7 +55,7 @@ def test_a_pack_killed_at_random_shows_nothing_or_all_and_the_next_one_finishes_
         there = world.objects(place)
         assert VICTIM.is_whole(place) == ("manifest.json" in there)
         finished = world.stamps(place)
-        run(place, None)
+        run(place)
         assert world.objects(place) == expected
         assert {key: stamp for key, stamp in world.stamps(place).items() if key in finished} == finished
 
@@ -72,11 +71,11 @@ def test_an_index_killed_at_random_shows_nothing_or_all_and_the_next_one_finishe
         world.put(place, tars)
         return place
 
-    def run(place, kill_when):
-        return victims.run("index", place, kill_when=kill_when)
+    def run(place, **when):
+        return victims.run("index", place, **when)
 
     whole = new_place()
-    run(whole, None)
+    run(whole)
     assert VICTIM.is_whole(whole)
     expected = world.objects(whole)
     assert {key: expected[key] for key in tars} == tars
@@ -85,7 +84,7 @@ def test_an_index_killed_at_random_shows_nothing_or_all_and_the_next_one_finishe
         there = world.objects(place)
         assert {key: there[key] for key in tars} == tars
         assert VICTIM.is_whole(place) == ("manifest.json" in there)
-        run(place, None)
+        run(place)
         assert world.objects(place) == expected
 
     kill_often(world, new_place, run, judge, "index")
@@ -98,13 +97,13 @@ def test_a_save_killed_at_random_is_whole_or_absent_and_the_next_start_finishes_
     def new_place():
         return shutil.copytree(folder, world.new_place())
 
-    def run(place, kill_when):
-        return victims.run("train", str(place), "", "20", kill_when=kill_when)
+    def run(place, **when):
+        return victims.run("train", str(place), "", "20", **when)
 
     def judge(place):
         before = VICTIM.steps(LocalStore(place))
         assert before.keys() in ({10}, {10, 20})
-        run(place, None)
+        run(place)
         after_it = VICTIM.steps(LocalStore(place))
         assert after_it.keys() == {10, 20}
         assert before.items() <= after_it.items()  # what was committed is not written again
@@ -126,15 +125,15 @@ def test_a_drain_killed_at_random_shows_whole_steps_alone_and_the_next_start_bri
         nears[place] = shutil.copytree(folder, folders.new_place())
         return place
 
-    def run(place, kill_when):
-        return victims.run("train", str(nears[place]), place, "20", kill_when=kill_when)
+    def run(place, **when):
+        return victims.run("train", str(nears[place]), place, "20", **when)
 
     def judge(place):
         near, far = LocalStore(nears[place]), open_store(place)
         before = VICTIM.steps(far, take_far_inventory)
         assert before.keys() <= {10, 20}
         assert before.items() <= VICTIM.steps(near).items()
-        run(place, None)
+        run(place)
         after_it = VICTIM.steps(near)
         assert after_it.keys() == {10, 20}
         assert before.items() <= VICTIM.steps(far, take_far_inventory).items() <= after_it.items()

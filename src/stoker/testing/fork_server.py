@@ -6,13 +6,14 @@ loaded what the children need and used nothing of it, so a child begins within m
 ::
 
     with ForkServer(Path("victims.py"), environ) as victims:     # victims.py defines pack(source, url)
-        ended = victims.run("pack", source, url, kill_when=after(0.01))
+        ended = victims.run("pack", source, url, kill_at_call=5000)
         assert ended.status in (0, crash.KILLED)
 """
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import runpy
 import select
@@ -20,12 +21,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from stoker.testing import crash
@@ -36,10 +37,10 @@ _START_S: Final = 60.0
 
 
 class Ended(NamedTuple):
-    """How a child ended: its wait status, 0 or `crash.KILLED`, and how long it ran."""
+    """How a child ended: its wait status, 0 or `crash.KILLED`, and how many calls of C functions were counted."""
 
     status: int
-    seconds: float
+    calls: int
 
 
 class ForkServer:
@@ -63,21 +64,24 @@ class ForkServer:
         name: str,
         *args: str,
         spec: str | None = None,
+        kill_at_call: int | None = None,
         kill_when: Callable[[], bool] | None = None,
     ) -> Ended:
-        """Call function `name` in a child, which dies at `spec` (see `stoker.crash`) or when `kill_when` says so.
+        """Call function `name` in a child, which may be killed on the way.
 
-        That is asked every 0.2 ms from when the child was forked. Raises AssertionError with what the child said if it
-        ended in any other way than at its end or by SIGKILL.
+        `spec`: at a named point (see `stoker.crash`); `kill_at_call`: when it is about to make so many calls of C
+        functions (0: they are counted only); `kill_when`: asked every 0.2 ms from when the child was forked. Raises
+        AssertionError with what the child said if it ended in any other way than at its end or by SIGKILL.
         """
-        self._socket.send(json.dumps({"name": name, "args": args, "spec": spec}).encode())
-        pid, started_s = self._receive()["pid"], time.perf_counter()
+        order = {"name": name, "args": args, "spec": spec, "kill_at_call": kill_at_call}
+        self._socket.send(json.dumps(order).encode())
+        pid = self._receive()["pid"]
         if kill_when is not None:
             self._kill(pid, kill_when)
         answer = self._receive()
         if "error" in answer:
             raise AssertionError(f"{name}: {answer['error']}")
-        return Ended(answer["status"], time.perf_counter() - started_s)
+        return Ended(answer["status"], answer["calls"])
 
     def _kill(self, pid: int, kill_when: Callable[[], bool]) -> None:
         with suppress(ProcessLookupError):  # it came to its end first
@@ -110,16 +114,41 @@ class ForkServer:
         self.close()
 
 
-def after(seconds: float) -> Callable[[], bool]:
-    """Says whether so much time has passed since it was first asked."""
-    until_s: list[float] = []
+class CallCounter:
+    """Counts the calls of C functions in a forked child, and ends it by SIGKILL at one of them.
 
-    def is_over() -> bool:
-        if not until_s:
-            until_s.append(time.perf_counter() + seconds)
-        return time.perf_counter() >= until_s[0]
+    Such calls are all that reaches the kernel, and their number does not depend on what else the machine does. The
+    count is in memory that the parent shares.
+    """
 
-    return is_over
+    def __init__(self, work: Callable[[], object], kill_at: int | None) -> None:
+        self._work = work
+        self._kill_at = kill_at
+        self._shared = mmap.mmap(-1, mmap.PAGESIZE)
+        self._count = memoryview(self._shared).cast("q")
+
+    @property
+    def count(self) -> int:
+        """The calls so far."""
+        return self._count[0]
+
+    def __call__(self) -> None:
+        """Do the work, counted if that was asked for. In the child."""
+        if self._kill_at is None:
+            self._work()
+            return
+        threading.setprofile(self._see)
+        sys.setprofile(self._see)
+        try:
+            self._work()
+        finally:
+            sys.setprofile(None)
+
+    def _see(self, _frame: FrameType, event: str, _arg: object) -> None:
+        if event == "c_call":
+            self._count[0] += 1
+            if self._count[0] == self._kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 def serve(script: str, orders: socket.socket) -> None:
@@ -128,10 +157,11 @@ def serve(script: str, orders: socket.socket) -> None:
     orders.send(b"{}")
     while data := orders.recv(_MESSAGE_MAX_BYTES):
         order = json.loads(data)
-        child = crash.Child(partial(functions[order["name"]], *order["args"]), order["spec"])
+        work = CallCounter(partial(functions[order["name"]], *order["args"]), order["kill_at_call"])
+        child = crash.Child(work, order["spec"])
         orders.send(json.dumps({"pid": child.pid}).encode())
         try:
-            answer: dict[str, Any] = {"status": child.wait()}
+            answer: dict[str, Any] = {"status": child.wait(), "calls": work.count}
         except AssertionError as error:
             answer = {"error": str(error)[-_MESSAGE_MAX_BYTES // 2 :]}
         orders.send(json.dumps(answer).encode())
