@@ -56,7 +56,11 @@ class ForkServer:
                 pass_fds=[theirs.fileno()],
             )
         self._socket.settimeout(_START_S)
-        self._receive()  # loaded
+        try:
+            self._receive()  # loaded
+        except BaseException:
+            self.close()
+            raise
         self._socket.settimeout(None)
 
     def run(

@@ -67,7 +67,7 @@ def test_a_child_is_killed_at_a_call_and_the_same_number_is_the_same_place(serve
     assert whole.calls > 400
     counts = []
     for number in (whole.calls // 2, whole.calls // 2, whole.calls - 5):
-        folder = tmp_path / str(len(counts))
+        folder = tmp_path / f"killed-{len(counts)}"
         folder.mkdir()
         assert server.run("note", str(folder), kill_at_call=number) == (crash.KILLED, number)
         counts.append(len(list(folder.iterdir())))
