@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 def pack(
-    source: Annotated[Path, typer.Argument(help="Folder of files; a/b.jpg is field jpg of sample a/b.")],
+    source: Annotated[
+        Path, typer.Argument(help="Folder of files; a/b.jpg is field jpg of sample a/b.", readable=False)
+    ],
     destination: Annotated[str, typer.Argument(help="Path or URL of the data set.")],
     shard_size: Annotated[str, typer.Option(help="A shard is closed before it would pass this size.")] = "64MiB",
     include: Annotated[

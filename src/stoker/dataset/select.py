@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from stoker.errors import ConfigError, DatasetError, EmptyDataset, NotFound
+from stoker.io.os_errors import translating
 from stoker.store.base import Store
 from stoker.values import ObjectInfo
 
@@ -41,7 +42,7 @@ def parse_address(url: str | os.PathLike[str]) -> Address:
     are special; `*` stays within one component.
     """
     text = os.fspath(url)
-    if "://" not in text and Path(text).is_dir():
+    if "://" not in text and _is_dir(Path(text)):
         return Address(text, "")
     start = text.find("://") + 3 if "://" in text else 0
     special = _SPECIAL.search(text, start)
@@ -53,6 +54,11 @@ def parse_address(url: str | os.PathLike[str]) -> Address:
             raise ConfigError("a pattern cannot stand for the name of a store", text, "put a '/' before it")
         return Address(".", text)
     return Address(text[:cut] or "/", text[cut + 1 :])
+
+
+def _is_dir(path: Path) -> bool:
+    with translating("cannot look into the folder", path):
+        return path.is_dir()
 
 
 def find_objects(store: Store, pattern: str) -> list[ObjectInfo]:
