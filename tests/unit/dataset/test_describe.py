@@ -77,3 +77,15 @@ def test_a_field_to_write_that_is_no_row_of_bytes_is_refused_with_nothing_writte
             writer.write("a", [("bin", b"")])
         writer.write("a", {"bin": b"x"})
         assert writer.close().sample_count == 1
+
+
+def test_a_description_shows_itself_as_it_would_be_written():
+    def double(sample):
+        return sample
+
+    full = Dataset("train", index="idx").fields("jpg", "json").decode({"json": "json"}).map(double).map(dict)
+    assert repr(Dataset("train")) == "Dataset('train')"
+    assert repr(Dataset(MemoryStore("m"))) == "Dataset('memory://m')"
+    begin, _, rest = repr(full).partition(".map(")
+    assert begin == "Dataset('train', index='idx').fields('jpg', 'json').decode({'json': 'json'})"
+    assert rest.endswith("double).map(dict)")
