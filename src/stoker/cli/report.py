@@ -14,8 +14,8 @@ SHOWN_RUNS: Final = 5
 
 def report(
     run: Annotated[str, typer.Argument(help="Name of the run; it may still be running.")],
-    nvme: Annotated[Path | None, typer.Option(help="The node's directory, as in stoker.open(nvme=...).")] = None,
-    shared: Annotated[Path | None, typer.Option(help="The shared directory, as in stoker.open(shared=...).")] = None,
+    nvme: Annotated[Path | None, typer.Option(help="The node's directory, as in stoker.open(nvme=DIR).")] = None,
+    shared: Annotated[Path | None, typer.Option(help="The shared directory, as in stoker.open(shared=DIR).")] = None,
     gpu_hour_price: Annotated[float | None, typer.Option(help="What one GPU costs an hour, in your currency.")] = None,
     *,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
