@@ -235,7 +235,7 @@ class Run:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError(f"run {self.name!r} is closed")
+            raise ClosedError(f"run {self.name!r} is closed" if self.name is not None else "the run is closed")
 
     def __enter__(self) -> Self:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,6 +39,12 @@ class Dataset:
     index: str | Path | Store | None = None
 
     def __post_init__(self) -> None:
+        given: object = self.source
+        if not isinstance(given, str | os.PathLike | Store):
+            raise ConfigError(
+                f"not a data set: {given!r}",
+                hint="give its path or URL, an open store, or a stoker.Dataset to a loader",
+            )
         if self.field_names is not None:
             extra = sorted({field for field, _ in self.decoder_items} - set(self.field_names))
             if extra:

@@ -30,8 +30,8 @@ def as_bytes(value: ReadBuffer | NDArray[Any], field: str, what: str) -> memoryv
         flat = view(value)
         items = value.data if isinstance(value, np.ndarray) else memoryview(value)
     except (TypeError, ValueError, BufferError) as error:
-        kind = type(value).__name__
-        raise ConfigError(f"{what} is a {kind}, not bytes that lie in a row: {error}", hint=_HINT) from error
+        row = "" if isinstance(error, TypeError) and not isinstance(value, np.ndarray) else " that lie in a row"
+        raise ConfigError(f"{what} is a {type(value).__name__}, not bytes{row}", hint=_HINT) from error
     if items.itemsize > 1 or items.ndim > 1:
         kind = str(value.dtype) if isinstance(value, np.ndarray) else f"format {items.format!r}"
         shape = "x".join(map(str, items.shape or ()))

@@ -41,7 +41,8 @@ def open_loader(
     What has no manifest is indexed into `indexes`, by one process of the node. What is opened here is closed with the
     loader. Costs O(blocks). Raises DatasetError, EmptyDataset, LayoutError, ConfigError, StoreError, IntegrityError.
     """
-    description = dataset if isinstance(dataset, Dataset) else Dataset(os.fspath(dataset))
+    path = os.fspath(dataset) if isinstance(dataset, os.PathLike) else dataset
+    description = path if isinstance(path, Dataset) else Dataset(path)
     opened_here = ExitStack()
     with ExitStack() as on_error:
         on_error.callback(opened_here.close)

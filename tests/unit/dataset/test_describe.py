@@ -89,3 +89,9 @@ def test_a_description_shows_itself_as_it_would_be_written():
     begin, _, rest = repr(full).partition(".map(")
     assert begin == "Dataset('train', index='idx').fields('jpg', 'json').decode({'json': 'json'})"
     assert rest.endswith("double).map(dict)")
+
+
+@pytest.mark.parametrize("source", [None, 3, b"train", ["a", "b"], Dataset("train")])
+def test_what_cannot_name_a_data_set_is_refused_at_once(source):
+    with pytest.raises(ConfigError, match="not a data set"):
+        Dataset(source)
