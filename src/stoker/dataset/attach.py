@@ -12,9 +12,9 @@ from typing import Final
 
 from stoker.dataset.describe import Dataset
 from stoker.dataset.index import MARK_FORMAT, index, list_sources
-from stoker.dataset.manifest import MANIFEST_KEY
+from stoker.dataset.manifest import MANIFEST_KEY, holds
 from stoker.dataset.open import OpenDataset, open_dataset
-from stoker.dataset.place import holds, read_mark
+from stoker.dataset.place import read_mark
 from stoker.dataset.select import Address, find_objects, parse_address
 from stoker.errors import DatasetError, TimedOut
 from stoker.io.lock import FileLock

@@ -22,11 +22,12 @@ from stoker.dataset.manifest import (
     PACK_KEY,
     Manifest,
     check_there,
+    holds,
     is_manifest,
     read_manifest,
 )
 from stoker.dataset.offsets import offsets_key
-from stoker.dataset.place import holds, read_mark, sweep
+from stoker.dataset.place import read_mark, sweep
 from stoker.dataset.publish import Catalog, write_once
 from stoker.dataset.select import find_objects, is_tar
 from stoker.dataset.tables import encode_table

@@ -13,6 +13,7 @@ from msgspec import Meta
 from stoker.dataset.layout import BLOCK_MAX_BYTES, BLOCK_MIN_BYTES
 from stoker.errors import DatasetError, DigestMismatch, FormatError, NewerFormat, NotFound
 from stoker.store.base import Store
+from stoker.tier.holdings import RUN_NAME
 from stoker.units import format_count
 from stoker.values import ByteRange, Key, canonical_json
 
@@ -157,15 +158,25 @@ def check_there(store: Store) -> None:
         raise NotFound("nothing is stored there", store.url, "check the URL")
 
 
-def _not_a_dataset(store: Store) -> DatasetError:
+def holds(store: Store, key: Key) -> bool:
+    """Whether an object is stored under `key`."""
     try:
-        store.stat(PACK_KEY)
+        store.stat(key)
     except NotFound:
-        check_there(store)
-        hint = "for tars or files as they are: stoker index URL; for new shards: stoker pack SOURCE DESTINATION"
-        return DatasetError("not a data set: there is no manifest.json", store.url, hint)
-    hint = "run what was writing it again: a stoker pack goes on where it stopped"
-    return DatasetError("not a data set yet: it was not written to its end", store.url, hint)
+        return False
+    return True
+
+
+def _not_a_dataset(store: Store) -> DatasetError:
+    if holds(store, PACK_KEY):
+        hint = "run what was writing it again: a stoker pack goes on where it stopped"
+        return DatasetError("not a data set yet: it was not written to its end", store.url, hint)
+    check_there(store)
+    if holds(store, Key(RUN_NAME)):
+        hint = "stoker verify URL checks its checkpoints, stoker report RUN says what it waited for"
+        return DatasetError("not a data set, but the folder of a run", store.url, hint)
+    hint = "for tars or files as they are: stoker index URL; for new shards: stoker pack SOURCE DESTINATION"
+    return DatasetError("not a data set: there is no manifest.json", store.url, hint)
 
 
 def _check_version(name: str, value: Any, known: int, where: str) -> None:

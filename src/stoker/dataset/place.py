@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from stoker import crash
-from stoker.dataset.manifest import BLOCKS_KEY, OBJECTS_KEY, PACK_KEY
+from stoker.dataset.manifest import BLOCKS_KEY, OBJECTS_KEY, PACK_KEY, holds
 from stoker.errors import AlreadyExists, ConfigError, NotFound
 from stoker.store.base import PromotingStore, Store
 from stoker.units import MIB, format_bytes
@@ -36,15 +36,6 @@ def check_shard_bytes(shard_bytes: int) -> int:
 def shard_key(index: int) -> Key:
     """The name of a shard."""
     return Key(f"shard-{index:06d}.tar")
-
-
-def holds(store: Store, key: Key) -> bool:
-    """Whether an object is stored under `key`."""
-    try:
-        store.stat(key)
-    except NotFound:
-        return False
-    return True
 
 
 def read_mark(store: Store) -> Mapping[str, Any] | None:

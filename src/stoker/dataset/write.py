@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import secrets
 import warnings
 import weakref
@@ -16,14 +17,13 @@ from numpy.typing import NDArray
 
 from stoker import crash
 from stoker.dataset.formats.tar import TRAILER, member_bytes
-from stoker.dataset.manifest import MANIFEST_KEY, PACK_KEY, Manifest
+from stoker.dataset.manifest import MANIFEST_KEY, PACK_KEY, Manifest, holds
 from stoker.dataset.names import FIELD_LIMIT, check_sample_name
 from stoker.dataset.offsets import OffsetsBuilder, offsets_key
 from stoker.dataset.place import (
     SHARD_BYTES,
     check_empty,
     check_shard_bytes,
-    holds,
     read_mark,
     remove_unpublished,
     shard_key,
@@ -66,7 +66,7 @@ class DatasetWriter:
         self._manifest: Manifest | None = None
         self._mark = json.dumps({"format": _MARK_FORMAT, "version": 1, "writer": secrets.token_hex(8)}).encode()
         self._claim()
-        self._unclosed = weakref.finalize(self, _tell_unclosed, store.url)
+        self._unclosed = weakref.finalize(self, _tell_unclosed, store.url, os.getpid())
 
     def write(self, key: str, fields: Mapping[str, ReadBuffer | NDArray[Any]]) -> None:
         """Add one sample: field name -> bytes. In a field `npy` or `*.npy` a numpy array is written in that format.
@@ -219,8 +219,10 @@ class DatasetWriter:
             raise ClosedError(f"the data set is {self._state}", self._store.url)
 
 
-def _tell_unclosed(url: str) -> None:
-    """A writer is gone, or the process ends, and it was neither closed nor discarded."""
+def _tell_unclosed(url: str, pid: int) -> None:
+    """A writer is gone, or its process ends, and it was neither closed nor discarded. A forked process keeps silent."""
+    if os.getpid() != pid:
+        return
     what = f"a writer of {url} was never closed: nothing is published"
     _log.warning("%s. Use it in a with block, or call close()", what)
     warnings.warn(what, ResourceWarning, stacklevel=2)

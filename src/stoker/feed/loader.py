@@ -137,7 +137,8 @@ class Loader:
     def seek(self, position: Position) -> None:
         """Go on at `position`. Raises ConfigError if it is of other data or another recipe, or for an evaluation."""
         progress = self._training("cannot go on from a checkpoint")
-        position.check(self.order)
+        with naming(self._url):
+            position.check(self.order)
         progress.next_step = position.next_step
 
     def stats(self) -> FeedStats:

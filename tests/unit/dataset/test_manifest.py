@@ -160,6 +160,13 @@ def test_a_place_without_a_manifest_is_no_data_set(store):
     assert "again" in caught.value.hint
 
 
+def test_the_folder_of_a_run_is_said_to_be_one(store):
+    store.write(Key("run.json"), b"{}")
+    with pytest.raises(DatasetError, match="but the folder of a run") as caught:
+        read_manifest(store)
+    assert "stoker report RUN" in caught.value.hint
+
+
 def test_a_manifest_of_many_megabytes_is_not_read(store):
     store.write(MANIFEST_KEY, bytes(5 << 20))
     with pytest.raises(FormatError, match="5242880 bytes long"):

@@ -561,6 +561,14 @@ def test_batches_of_empty_samples_neither_wait_nor_are_copied(make_store, load, 
     assert data.stats().copied_batches == 0
 
 
+def test_a_position_of_other_data_is_refused_with_the_place_of_these(make_store, numbered, load):
+    here = load(make_store(numbered(20)))
+    there = load(make_store(numbered(24)))
+    with pytest.raises(ConfigError, match="of another order: manifest was") as caught:
+        here.seek(there.position(after=0))
+    assert caught.value.where == "memory://data"
+
+
 def test_a_loader_shows_where_it_stands_on_one_line(make_store, numbered, load):
     store = make_store(numbered(20))
     training, evaluation = load(store, batch=4, epochs=2), load(store, batch=8, shuffle=False)
