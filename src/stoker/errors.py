@@ -20,6 +20,7 @@
       CapacityError        OSError        exit 5   disk full, quota, budget
       DatasetError                        exit 9
         EmptyDataset, SampleError, SourceChanged
+        UnknownField       KeyError
       CheckpointError                     exit 10
         CheckpointMissing, SaveFailed, Fenced, RunBusy
       UnsupportedError                    exit 8   the platform or an extra is missing
@@ -32,6 +33,8 @@ Each pickles (errors cross processes) and prints as at most three lines.
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 
@@ -165,6 +168,10 @@ class SourceChanged(DatasetError):
     """The source of a pack is not what it was when the pack began."""
 
 
+class UnknownField(DatasetError, KeyError):
+    """No field has that name; the text names those that there are."""
+
+
 class CheckpointError(StokerError):
     """A checkpoint cannot be saved or restored."""
 
@@ -201,3 +208,13 @@ class InternalError(StokerError):
     """A bug in stoker: please report it."""
 
     exit_code = 70
+
+
+@contextmanager
+def naming(where: str, kind: type[StokerError] = StokerError) -> Iterator[None]:
+    """Say `where` in errors of this kind that leave the block without a place: pure functions do not know it."""
+    try:
+        yield
+    except kind as error:
+        error.where = error.where or where
+        raise

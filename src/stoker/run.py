@@ -219,6 +219,15 @@ class Run:
         price = self.config.report.gpu_hour_price if gpu_hour_price is None else gpu_hour_price
         return build_report(found, gpu_hour_price=price)
 
+    def __repr__(self) -> str:
+        name = repr(self.name) if self.name is not None else "without a name"
+        generation = self.generation
+        start = "" if generation is None else f", start {generation.number}"
+        if generation is not None and generation.restore is not None:
+            start += f" from step {generation.restore.step}"
+        closed = ", closed" if self._closed else ""
+        return f"<Run {name}: rank {self.layout.dp_rank} of {self.layout.dp_size}{start}{closed}>"
+
     def close(self) -> None:
         """Finish what is staged, note the end, keep the ledger in the run's home. Idempotent.
 
@@ -228,7 +237,7 @@ class Run:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError(f"run {self.name!r} is closed")
+            raise ClosedError(f"run {self.name!r} is closed" if self.name is not None else "the run is closed")
 
     def __enter__(self) -> Self:
         return self

@@ -20,6 +20,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 SAMPLE_COUNT = 300
+# How a program of the pages is started here.
+MODULES = {"python": (), "stoker": ("-m", "stoker"), "torchrun": ("-m", "torch.distributed.run")}
 
 # What the pages call yours: a model, its optimizer, and one step of training.
 YOURS = """
@@ -70,6 +72,7 @@ class Terminal:
     def __init__(self, folder):
         self.folder = folder
         self.environment = {**os.environ, "STOKER_NVME": str(folder / "nvme"), "COLUMNS": "120", "NO_COLOR": "1"}
+        self.environment |= {"OMP_NUM_THREADS": "1"}
         for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID"):
             self.environment.pop(name, None)
         make_photos(folder / "photos")
@@ -94,8 +97,8 @@ class Terminal:
         if program == "make":
             assert [a for a in arguments if "=" not in a and a not in targets()] == [], line
             return ""
-        if program in ("stoker", "python"):
-            return self.run(*(["-m", "stoker"] if program == "stoker" else []), *arguments)
+        if program in MODULES:
+            return self.run(*MODULES[program], *arguments)
         pytest.fail(f"nobody runs this line: {line}")
 
     def block(self, info, text):

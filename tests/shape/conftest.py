@@ -24,6 +24,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     "bool parameters": {
         "stoker.cli.index:index": "--checksums and --json are flags and do not depend on each other",
         "stoker.cli.pack:pack": "--dry-run and --json are flags of the command line and do not depend on each other",
+        "stoker.cli.ls:ls": "--all and --json are flags and do not depend on each other",
         "stoker.cli.verify:verify": "--deep and --json are flags and do not depend on each other",
     },
 }

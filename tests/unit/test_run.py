@@ -524,3 +524,20 @@ def test_a_run_whose_home_was_put_back_goes_on_from_there(tmp_path):
     for generation in (3, 4):
         with stoker.open(run="r", nvme=tmp_path / "n") as run:
             assert run.generation.number == generation
+
+
+@pytest.mark.parametrize("dataset", [None, 3, []])
+def test_a_loader_of_nothing_is_refused_by_name(tmp_path, dataset):
+    with stoker.open(nvme=tmp_path / "nvme") as run, pytest.raises(ConfigError, match="not a data set"):
+        run.loader(dataset, global_batch_size=1)
+    with pytest.raises(ClosedError, match="the run is closed"):
+        run.loader("x", global_batch_size=1)
+
+
+def test_a_run_shows_where_it_stands_on_one_line(tmp_path, data):
+    with stoker.open(nvme=tmp_path / "nvme") as run:
+        assert repr(run) == "<Run without a name: rank 0 of 1>"
+    train(tmp_path / "nvme", data, stop_after=7)
+    with stoker.open(run="r", nvme=tmp_path / "nvme") as run:
+        assert repr(run) == "<Run 'r': rank 0 of 1, start 2 from step 5>"
+    assert repr(run) == "<Run 'r': rank 0 of 1, start 2 from step 5, closed>"

@@ -258,6 +258,13 @@ class Checkpoint:
         with self._lock:
             return replace(self._stats, drains=self._drains.stats()) if self._drains is not None else self._stats
 
+    def __repr__(self) -> str:
+        done, run = self.stats(), self._generation.run
+        facts = [f"every {self._every} steps", f"{done.committed} of {done.saves} saves committed"]
+        for what, step in (("restored", done.restored_step), ("newest", done.last_committed_step)):
+            facts += [] if step is None else [f"{what} step {step}"]
+        return f"<Checkpoint of run {run!r} in {self._home.url}: {', '.join(facts + ['closed'] * self._closed)}>"
+
     def close(self) -> None:
         """Wait for what is staged and, on rank 0, on its way to the far tier; let go of the memory. Idempotent.
 

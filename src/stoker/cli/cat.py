@@ -21,7 +21,10 @@ def cat(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, bytes in base64.")] = False,
 ) -> None:
-    """Print the bytes of one field of one sample, checked before the first of them is printed."""
+    """Print the bytes of one field of one sample.
+
+    They are checked before the first of them is printed.
+    """
     from stoker.dataset.attach import open_described
     from stoker.dataset.describe import Dataset
     from stoker.dataset.sample import find_sample, read_sample

@@ -24,7 +24,10 @@ def head(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
-    """Show the first samples of a data set: each field's size, and what it begins with. Their bytes are checked."""
+    """Show the first samples of a data set.
+
+    Of each field its size, and what it begins with. The bytes are checked.
+    """
     import numpy as np
 
     from stoker.dataset.attach import open_described

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stoker.units import format_bytes
+from stoker.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from stoker.dataset.open import OpenDataset
@@ -20,7 +20,10 @@ def show(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
-    """Show the facts of a data set: counts, digest, fields, and which checksum its bytes are held to."""
+    """Show the facts of a data set.
+
+    Counts, digest, fields, and the checksum that its bytes are held to.
+    """
     from stoker.dataset.attach import open_described
     from stoker.dataset.describe import Dataset
 
@@ -68,15 +71,15 @@ def _held_to(opened: OpenDataset) -> str:
 
 
 def _describe(facts: dict[str, Any]) -> str:
-    stored = f"{facts['shards']} shards, {format_bytes(facts['stored_bytes'])}"
+    stored = f"{format_count(facts['shards'], 'shard')}, {format_bytes(facts['stored_bytes'])}"
     lines = [
         f"data set   {facts['dataset']}",
         f"digest     {facts['digest']}",
-        f"samples    {facts['samples']}, {format_bytes(facts['bytes'])}",
-        f"stored     {stored}; {facts['blocks']} blocks of up to {format_bytes(facts['block_bytes'])}",
+        f"samples    {facts['samples']:,}, {format_bytes(facts['bytes'])}",
+        f"stored     {stored}; {format_count(facts['blocks'], 'block')} of up to {format_bytes(facts['block_bytes'])}",
         f"checksum   {facts['checksum']}",
     ]
     for field in facts["fields"]:
         sizes = f"{format_bytes(field['bytes'])}, the largest {format_bytes(field['max_bytes'])}"
-        lines.append(f"field      {field['name']}: in {field['samples']} samples, {sizes}")
+        lines.append(f"field      {field['name']}: in {format_count(field['samples'], 'sample')}, {sizes}")
     return "\n".join(lines)

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from stoker.errors import IntegrityError, NotFound
-from stoker.units import format_bytes
+from stoker.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from stoker.dataset.verify import Progress as Tell
@@ -33,9 +33,10 @@ def verify(
     deep: Annotated[bool, typer.Option("--deep", help="Read every byte and compare every checksum.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
-    """Verify a data set or checkpoints: manifests, tables, sizes, versions; with --deep every byte.
+    """Verify a data set, or the checkpoints of a run.
 
-    Goes on after a fault and lists all of them. Exit code 4 if there is any.
+    Manifests, tables, sizes and versions; with --deep every byte. Goes on after a fault and lists all of them. Exit
+    code 4 if there is any.
     """
     from stoker.dataset.select import parse_address
 
@@ -109,7 +110,8 @@ def _progress() -> Iterator[Tell]:
 
 
 def _describe(facts: dict[str, Any]) -> str:
-    what = f"{facts['objects']} objects" if facts["kind"] == "dataset" else f"{len(facts['steps'])} steps"
+    dataset = facts["kind"] == "dataset"
+    what = format_count(facts["objects"], "object") if dataset else format_count(len(facts["steps"]), "step")
     depth = (
         f"{format_bytes(facts['read_bytes'])} read" if facts["deep"] else "sizes, versions and tables; not their bytes"
     )
@@ -117,4 +119,4 @@ def _describe(facts: dict[str, Any]) -> str:
     if facts.get("unchecked_bytes"):
         lines.append(f"{format_bytes(facts['unchecked_bytes'])} have no checksum: held to the version of their object")
     lines += [f"FAULT  {fault['error']}: {fault['what']}\n       {fault['where']}" for fault in facts["faults"]]
-    return "\n".join([*lines, f"{len(facts['faults'])} faults" if facts["faults"] else "no fault"])
+    return "\n".join([*lines, format_count(len(facts["faults"]), "fault") if facts["faults"] else "no fault"])

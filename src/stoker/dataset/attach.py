@@ -12,11 +12,11 @@ from typing import Final
 
 from stoker.dataset.describe import Dataset
 from stoker.dataset.index import MARK_FORMAT, index, list_sources
-from stoker.dataset.manifest import MANIFEST_KEY
+from stoker.dataset.manifest import MANIFEST_KEY, holds
 from stoker.dataset.open import OpenDataset, open_dataset
-from stoker.dataset.place import holds, read_mark
+from stoker.dataset.place import read_mark
 from stoker.dataset.select import Address, find_objects, parse_address
-from stoker.errors import TimedOut
+from stoker.errors import DatasetError, TimedOut
 from stoker.io.lock import FileLock
 from stoker.store.base import Store
 from stoker.store.local import LocalStore
@@ -50,7 +50,13 @@ def open_described(dataset: Dataset, stack: ExitStack, cache: IndexCache | None 
     if dataset.index is not None:
         return open_dataset(_open(dataset.index, stack), data)
     if cache is None or address is None:
-        return open_dataset(data)
+        opened = open_dataset(data)
+        if address is not None and address.pattern and not _covers(opened, address):
+            what = f"{address.pattern!r} is a part of this data set, and nothing names its samples alone"
+            raise DatasetError(
+                what, data.url, "name the folder for all of it, or index that part: stoker index URL --out"
+            )
+        return opened
     if _has_manifest(data):
         opened = open_dataset(data)
         if not address.pattern or _covers(opened, address):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ DECODERS: Final[tuple[Decoder, ...]] = get_args(Decoder)
 Mapper: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Dataset:
     """A data set and how its samples are wanted: `Dataset(url).fields("jpg", "json").decode({"json": "json"}).map(f)`.
 
@@ -38,6 +39,12 @@ class Dataset:
     index: str | Path | Store | None = None
 
     def __post_init__(self) -> None:
+        given: object = self.source
+        if not isinstance(given, str | os.PathLike | Store):
+            raise ConfigError(
+                f"not a data set: {given!r}",
+                hint="give its path or URL, an open store, or a stoker.Dataset to a loader",
+            )
         if self.field_names is not None:
             extra = sorted({field for field, _ in self.decoder_items} - set(self.field_names))
             if extra:
@@ -45,6 +52,17 @@ class Dataset:
                     f"decode() names fields that fields() leaves out: {', '.join(map(repr, extra))}",
                     hint=f"the fields are {', '.join(map(repr, self.field_names))}",
                 )
+
+    def __repr__(self) -> str:
+        """As it would be written: `Dataset('train').fields('jpg').decode({'jpg': 'raw'}).map(augment)`."""
+        index = "" if self.index is None else f", index={_place(self.index)!r}"
+        parts = [f"Dataset({_place(self.source)!r}{index})"]
+        if self.field_names is not None:
+            parts.append(f"fields({', '.join(map(repr, self.field_names))})")
+        if self.decoder_items:
+            parts.append(f"decode({self.decoders!r})")
+        parts += [f"map({getattr(mapper, '__qualname__', type(mapper).__qualname__)})" for mapper in self.mappers]
+        return ".".join(parts)
 
     @property
     def decoders(self) -> dict[str, Decoder]:
@@ -85,3 +103,8 @@ class Dataset:
         if not callable(function):
             raise ConfigError(f"map() takes a function of one sample, got {function!r}")
         return replace(self, mappers=(*self.mappers, function))
+
+
+def _place(place: str | Path | Store) -> str:
+    """A path or URL as text."""
+    return place.url if isinstance(place, Store) else str(place)

@@ -21,11 +21,13 @@ from stoker.dataset.manifest import (
     OBJECTS_KEY,
     PACK_KEY,
     Manifest,
+    check_there,
+    holds,
     is_manifest,
     read_manifest,
 )
 from stoker.dataset.offsets import offsets_key
-from stoker.dataset.place import holds, read_mark, sweep
+from stoker.dataset.place import read_mark, sweep
 from stoker.dataset.publish import Catalog, write_once
 from stoker.dataset.select import find_objects, is_tar
 from stoker.dataset.tables import encode_table
@@ -157,10 +159,12 @@ def index(
 def list_sources(source: Store, pattern: str, *, beside: bool) -> list[ObjectInfo]:
     """The objects an index covers: what matches `pattern`, without what an index of stoker's put beside them.
 
-    Raises EmptyDataset if there are none, DatasetError if they are a packed data set; AlreadyExists if files that
-    are not stoker's have the names that an index `beside` them would take.
+    Raises EmptyDataset if there are none, NotFound if there is no such place, DatasetError if they are a packed data
+    set; AlreadyExists if files that are not stoker's have the names that an index `beside` them would take.
     """
     infos = find_objects(source, pattern)
+    if not infos:
+        check_there(source)
     named = [info for info in infos if _is_own(info.key)]
     if named and _has_index(source):
         infos = [info for info in infos if not _is_own(info.key)]

@@ -159,7 +159,8 @@ def open_dataset(store: Store, data: Store | None = None) -> OpenDataset:
     `data` holds the objects where they do not lie beside the manifest: an index that is kept elsewhere. It is the
     caller's word alone that says where; nothing in a data set names another place. The stores stay the caller's to
     close. Raises DatasetError if there is no manifest, NewerFormat for a version this release does not know,
-    DigestMismatch naming the table that was altered, FormatError, NotFound for a table that is gone, and StoreError.
+    DigestMismatch naming the table that was altered, FormatError, NotFound for a table that is gone or a place that is
+    not there, and StoreError.
     """
     manifest = read_manifest(store)
     objects = read_objects(store, OBJECTS_KEY, manifest)

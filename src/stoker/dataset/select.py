@@ -11,6 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Final
 
+from stoker.dataset.manifest import check_there
 from stoker.errors import ConfigError, DatasetError, EmptyDataset, NotFound
 from stoker.io.os_errors import translating
 from stoker.store.base import Store
@@ -82,9 +83,12 @@ def find_objects(store: Store, pattern: str) -> list[ObjectInfo]:
     }
     missing = sorted(plain - found.keys())
     if missing:
+        check_there(store)
         what = f"{len(missing)} of {len(plain)} objects are not there: {_some(missing)}"
-        raise NotFound(what, store.url, "check the range in the braces")
+        hint = "check the range in the braces" if len(names) > 1 else "check the name"
+        raise NotFound(what if len(names) > 1 else f"no such object: {_some(missing)}", store.url, hint)
     if not found:
+        check_there(store)
         raise EmptyDataset(f"nothing matches {pattern!r}", store.url)
     return [found[key] for key in sorted(found)]
 

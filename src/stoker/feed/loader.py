@@ -15,7 +15,7 @@ from typing import Self
 from stoker.dataset.describe import Dataset
 from stoker.dataset.open import OpenDataset
 from stoker.dataset.order import Order, OrderedBatch, Position
-from stoker.errors import ClosedError, ConfigError
+from stoker.errors import ClosedError, ConfigError, DatasetError, naming
 from stoker.feed.batch import Batch
 from stoker.feed.feeder import InlineFeeder
 from stoker.feed.options import FeedOptions, FeedStats
@@ -71,7 +71,9 @@ class Loader:
         ledger: Ledger,
         closes: Callable[[], None] = lambda: None,
     ) -> None:
-        spec = choose_fields(dataset, opened.manifest, tuple(options.decoders))
+        self._url = opened.store.url
+        with naming(self._url):
+            spec = choose_fields(dataset, opened.manifest, tuple(options.decoders))
         self.order = order
         self.steps_per_epoch = order.steps_per_epoch
         self._evaluates = order.recipe.shuffle is False
@@ -105,6 +107,13 @@ class Loader:
         """Whether training has had its last batch. An evaluation is never finished."""
         return self.progress is not None and self.progress.finished
 
+    def __repr__(self) -> str:
+        recipe = self.order.recipe
+        step = "evaluation" if self.progress is None else f"step {self.progress.next_step}"
+        facts = f"{step} of {self._step_count}, global batch {recipe.global_batch_size}"
+        facts += "" if self._evaluates else f", seed {recipe.seed}"
+        return f"<Loader of {self._url}: {facts}{'' if self._closed.alive else ', closed'}>"
+
     def __len__(self) -> int:
         """Steps of all epochs, wherever it stands."""
         return self._step_count
@@ -128,7 +137,8 @@ class Loader:
     def seek(self, position: Position) -> None:
         """Go on at `position`. Raises ConfigError if it is of other data or another recipe, or for an evaluation."""
         progress = self._training("cannot go on from a checkpoint")
-        position.check(self.order)
+        with naming(self._url):
+            position.check(self.order)
         progress.next_step = position.next_step
 
     def stats(self) -> FeedStats:
@@ -178,7 +188,8 @@ class Loader:
 
     def _deliver(self, step: int, entered_ns: int) -> Batch:
         """The batch of a step, and the account of the wait for it."""
-        wire = self._feeder.request(step)
+        with naming(self._url, DatasetError):
+            wire = self._feeder.request(step)
         batch = Batch(wire)
         left_ns = time.perf_counter_ns()
         if not self._evaluates:

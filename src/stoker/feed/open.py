@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from stoker.dataset.attach import IndexCache, open_described
 from stoker.dataset.describe import Dataset
+from stoker.dataset.open import OpenDataset
 from stoker.dataset.order import Order
 from stoker.dataset.recipe import Shuffle, plan_recipe
+from stoker.errors import EmptyDataset, naming
 from stoker.feed.loader import Loader
 from stoker.feed.options import FeedOptions
 from stoker.ledger import Ledger
@@ -39,21 +41,27 @@ def open_loader(
     What has no manifest is indexed into `indexes`, by one process of the node. What is opened here is closed with the
     loader. Costs O(blocks). Raises DatasetError, EmptyDataset, LayoutError, ConfigError, StoreError, IntegrityError.
     """
-    description = dataset if isinstance(dataset, Dataset) else Dataset(os.fspath(dataset))
+    path = os.fspath(dataset) if isinstance(dataset, os.PathLike) else dataset
+    description = path if isinstance(path, Dataset) else Dataset(path)
     opened_here = ExitStack()
     with ExitStack() as on_error:
         on_error.callback(opened_here.close)
         opened = open_described(description, opened_here, indexes)
-        manifest, block_samples = opened.manifest, opened.blocks.sample_count
-        recipe = plan_recipe(
-            block_samples,
-            manifest.block_bytes,
-            seed=wish.seed,
-            global_batch_size=wish.global_batch_size,
-            shuffle=wish.shuffle,
-        )
-        order = Order(block_samples, recipe, block_bytes=manifest.block_bytes, manifest_digest=manifest.digest)
+        with naming(opened.store.url, EmptyDataset):
+            order = _fix_order(opened, wish)
         closes = opened_here.close
         loader = Loader(description, opened, order=order, layout=layout, options=options, ledger=ledger, closes=closes)
         on_error.pop_all()
         return loader
+
+
+def _fix_order(opened: OpenDataset, wish: OrderWish) -> Order:
+    manifest, block_samples = opened.manifest, opened.blocks.sample_count
+    recipe = plan_recipe(
+        block_samples,
+        manifest.block_bytes,
+        seed=wish.seed,
+        global_batch_size=wish.global_batch_size,
+        shuffle=wish.shuffle,
+    )
+    return Order(block_samples, recipe, block_bytes=manifest.block_bytes, manifest_digest=manifest.digest)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from stoker.errors import AlreadyExists, ClosedError, ConfigError, NotFound, StokerError, Truncated
+from stoker.errors import AlreadyExists, ClosedError, ConfigError, NotFound, StokerError, StoreError, Truncated
 from stoker.io import atomic
 from stoker.io.atomic import TEMP_PREFIX, AtomicFile
 from stoker.io.buffers import ReadBuffer, WriteBuffer, view
@@ -53,7 +53,7 @@ class LocalStore:
             if create:
                 atomic.make_dirs(self.root)
             elif self.root.exists() and not self.root.is_dir():
-                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self.root))
+                raise StoreError("a file, where a folder is needed", str(self.root), "give the folder it lies in")
             self._engines.check(self.root)
 
     @property

@@ -1,10 +1,12 @@
 """Kill work at every place where it may die, and see what is left.
 
-events = crash.trace(work)                      # once, to the end
-crash.assert_point_between_durables(events)     # no two durable operations without a point between
-for spec in crash.every_pass(events):           # "*:1", "*:2", ...
-    assert crash.run_killed(work, spec) == crash.KILLED
-    ...                                         # reopen: whole or absent, and the next run continues
+::
+
+    events = crash.trace(work)                      # once, to the end
+    crash.assert_point_between_durables(events)     # no two durable operations without a point between
+    for spec in crash.every_pass(events):           # "*:1", "*:2", ...
+        assert crash.run_killed(work, spec) == crash.KILLED
+        ...                                         # reopen: whole or absent, and the next run continues
 """
 
 from __future__ import annotations

@@ -75,8 +75,23 @@ def test_a_run_without_ledgers_is_not_found_and_nothing_is_made(tmp_path):
 
 
 def test_a_name_that_would_leave_the_directory_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="run name"):
-        invoke("../other", "--nvme", tmp_path)
+    for path in ("../other", "folder/run-42"):
+        with pytest.raises(ConfigError, match="not a path"):
+            invoke(path, "--nvme", tmp_path)
+    with pytest.raises(ConfigError, match="not a run name"):
+        invoke("..", "--nvme", tmp_path)
+
+
+def test_a_wrong_name_is_told_which_runs_there_are(tmp_path):
+    (tmp_path / "shared").mkdir()
+    with pytest.raises(NotFound) as raised:
+        invoke("run-43", "--nvme", tmp_path / "nvme", "--shared", tmp_path / "shared")
+    assert "no run has left a ledger there" in raised.value.hint
+    make(tmp_path / "nvme" / "run" / "run-42", steps=1)
+    make(tmp_path / "shared" / "run-41" / "ledger", steps=1)
+    with pytest.raises(NotFound) as raised:
+        invoke("run-43", "--nvme", tmp_path / "nvme", "--shared", tmp_path / "shared")
+    assert "there are 'run-41', 'run-42'" in raised.value.hint
 
 
 def test_directories_and_price_come_from_the_settings_and_options_beat_them(tmp_path, monkeypatch):

@@ -559,3 +559,21 @@ def test_batches_of_empty_samples_neither_wait_nor_are_copied(make_store, load, 
     data = load(store, batch=4, prefetch_bytes=prefetch_bytes, patience_s=30, deadline_s=5)
     assert [list(map(len, batch["bin"])) for batch in data] == [[0] * 4] * 10
     assert data.stats().copied_batches == 0
+
+
+def test_a_position_of_other_data_is_refused_with_the_place_of_these(make_store, numbered, load):
+    here = load(make_store(numbered(20)))
+    there = load(make_store(numbered(24)))
+    with pytest.raises(ConfigError, match="of another order: manifest was") as caught:
+        here.seek(there.position(after=0))
+    assert caught.value.where == "memory://data"
+
+
+def test_a_loader_shows_where_it_stands_on_one_line(make_store, numbered, load):
+    store = make_store(numbered(20))
+    training, evaluation = load(store, batch=4, epochs=2), load(store, batch=8, shuffle=False)
+    next(iter(training))
+    assert repr(training) == "<Loader of memory://data: step 1 of 10, global batch 4, seed 3>"
+    assert repr(evaluation) == "<Loader of memory://data: evaluation of 3, global batch 8>"
+    training.close()
+    assert repr(training).endswith(", closed>")
