@@ -11,7 +11,7 @@ from stoker.dataset.manifest import BLOCKS_KEY, OBJECTS_KEY, PACK_KEY
 from stoker.errors import AlreadyExists, ConfigError, NotFound
 from stoker.store.base import PromotingStore, Store
 from stoker.units import MIB
-from stoker.values import Key
+from stoker.values import Key, whole_number
 
 SHARD_BYTES: Final = 64 * MIB
 SHARD_MAX_BYTES: Final = 1 << 40
@@ -19,9 +19,10 @@ SHARD_MAX_BYTES: Final = 1 << 40
 
 def check_shard_bytes(shard_bytes: int) -> int:
     """`shard_bytes`, or ConfigError if no shard can have that size."""
-    if not 1 <= shard_bytes <= SHARD_MAX_BYTES:
-        raise ConfigError(f"not a size for shards: {shard_bytes}", hint="64 MiB suits most; at most 1 TiB")
-    return shard_bytes
+    size_bytes = whole_number(shard_bytes)
+    if size_bytes is None or not 1 <= size_bytes <= SHARD_MAX_BYTES:
+        raise ConfigError(f"not a size for shards: {shard_bytes!r}", hint="64 MiB suits most; at most 1 TiB")
+    return size_bytes
 
 
 def shard_key(index: int) -> Key:
