@@ -19,6 +19,7 @@ from stoker.dataset.recipe import ORDER_VERSION, Recipe, Shuffle, check_blocks, 
 from stoker.dataset.splitmix import Hasher
 from stoker.dataset.walk import ExactWalk, Walk, WindowWalk
 from stoker.errors import ConfigError, EmptyDataset, LayoutError
+from stoker.values import whole_number
 
 __all__ = ["ORDER_VERSION", "Order", "OrderedBatch", "Position", "Recipe", "Segment", "Shuffle", "plan_recipe"]
 
@@ -89,7 +90,7 @@ class Order:
         return self._hasher.count
 
     def batch(self, step: int) -> OrderedBatch:
-        """Global batch `step`, which counts from 0 over the whole run. Raises ConfigError for a negative step."""
+        """Global batch `step`, which counts from 0 over the whole run. Raises ConfigError for what is no step."""
         return self.rank_batch(step, 0, 1)
 
     def rank_batch(self, step: int, rank: int, size: int) -> OrderedBatch:
@@ -101,8 +102,10 @@ class Order:
         Raises LayoutError if `rank` is not one of `size`, or `size` does not divide B.
         """
         share = self._share(rank, size)
-        if step < 0:
-            raise ConfigError(f"step is {step}", hint="steps count from 0 over the whole run")
+        number = whole_number(step)
+        if number is None or number < 0:
+            raise ConfigError(f"step is {step!r}", hint="steps count from 0 over the whole run")
+        step = number
         epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
         if self._walk is None:
             samples, valid = self._in_manifest_order(step_in_epoch, rank, size)
@@ -114,12 +117,16 @@ class Order:
         return OrderedBatch(step, epoch, samples, valid)
 
     def position(self, after: int) -> Position:
-        """Where a run stands when it has done step `after` (-1: none yet). A pure value."""
-        if after < -1:
-            raise ConfigError(f"position after step {after}", hint="give the last step done, or -1 before the first")
+        """Where a run stands when it has done step `after` (-1: none yet). A pure value.
+
+        Raises ConfigError for anything but a whole number of -1 or more.
+        """
+        done = whole_number(after)
+        if done is None or done < -1:
+            raise ConfigError(f"position after step {after!r}", hint="give the last step done, or -1 before the first")
         fields = self.recipe.to_json()
         segment = Segment(self.manifest_digest, self.recipe.digest, first_step=0, fields=fields)
-        return Position((segment,), next_step=after + 1)
+        return Position((segment,), next_step=done + 1)
 
     def _share(self, rank: int, size: int) -> int:
         batch = self.recipe.global_batch_size

@@ -12,7 +12,7 @@ from stoker.dataset.manifest import BLOCKS_KEY, OBJECTS_KEY, PACK_KEY, holds
 from stoker.errors import AlreadyExists, ConfigError, NotFound
 from stoker.store.base import PromotingStore, Store
 from stoker.units import MIB, format_bytes
-from stoker.values import Key
+from stoker.values import Key, whole_number
 
 SHARD_BYTES: Final = 64 * MIB
 SHARD_LEAST_BYTES: Final = MIB  # below, opening a shard costs more than reading it
@@ -23,14 +23,15 @@ _log = logging.getLogger("stoker.dataset")
 
 def check_shard_bytes(shard_bytes: int) -> int:
     """`shard_bytes`, or ConfigError if no shard can have that size. Says so if shards would be too small to help."""
-    if not 1 <= shard_bytes <= SHARD_MAX_BYTES:
-        raise ConfigError(f"not a size for shards: {shard_bytes}", hint="64 MiB suits most; at most 1 TiB")
-    if shard_bytes < SHARD_LEAST_BYTES:
+    size_bytes = whole_number(shard_bytes)
+    if size_bytes is None or not 1 <= size_bytes <= SHARD_MAX_BYTES:
+        raise ConfigError(f"not a size for shards: {shard_bytes!r}", hint="64 MiB suits most; at most 1 TiB")
+    if size_bytes < SHARD_LEAST_BYTES:
         _log.warning(
             "shards of at most %s: a data set of many tiny files is as slow as the files themselves; 64MiB suits most",
-            format_bytes(shard_bytes),
+            format_bytes(size_bytes),
         )
-    return shard_bytes
+    return size_bytes
 
 
 def shard_key(index: int) -> Key:

@@ -10,6 +10,7 @@ first; what is not wanted any more is dropped.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import threading
@@ -30,8 +31,11 @@ from stoker.ledger import Counter
 from stoker.units import format_seconds
 
 _CLOSE_S: Final = 10.0  # how long close() waits for reads that have begun, which nothing can interrupt
+_EXIT_S: Final = 0.5  # how long a process that ends without close() waits for them
 
 _log = logging.getLogger("stoker.feed")
+
+_started: weakref.WeakSet[InlineFeeder] = weakref.WeakSet()  # whose threads may be running
 
 
 class InlineFeeder:
@@ -150,6 +154,17 @@ class InlineFeeder:
         self._stopping = True
         self._arena.wake()
 
+    def end_user_code(self) -> None:
+        """Stop like `abandon()`, and wait for user code: for as long as `close()` does, but hardly for storage."""
+        self.abandon()
+        if os.getpid() != self._pid:
+            return
+        self._stages.stop()
+        if self._planner is not None and self._planner.ident is not None:
+            self._planner.join(_EXIT_S)
+        self._stages.pool.close(_EXIT_S)
+        self._stages.join_user_code(_CLOSE_S)
+
     def close(self) -> None:
         """End all threads and give the memory back, but for what is lent. Idempotent."""
         self._closing = True
@@ -194,6 +209,7 @@ class InlineFeeder:
         if self._planner is None:
             self._planner = threading.Thread(target=self._plan_batches, name="stoker-plan", daemon=True)
         if self._planner.ident is None:
+            _started.add(self)
             self._planner.start()
         self._next = self._frontier = step
         self._asked, self._asked_ns, self._ahead = step, time.perf_counter_ns(), True
@@ -373,3 +389,17 @@ def _weakly(finish: Callable[[Work, BaseException | None], None]) -> Callable[[W
             bound(work, error)
 
     return call
+
+
+@atexit.register
+def _end_all() -> None:
+    """End the threads of loaders that nobody closed, while there is still an interpreter.
+
+    Python unwinds a daemon thread that takes the GIL later than that. Where it does so out of a C++ destructor, as it
+    is after most calls of PyTorch, the process aborts ("terminate called without an active exception").
+    """
+    feeders = list(_started)
+    for feeder in feeders:  # all stop at once
+        feeder.abandon()
+    for feeder in feeders:
+        feeder.end_user_code()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,16 +9,14 @@ from typing import Any
 from stoker.errors import ConfigError
 from stoker.feed.decode import DECODERS, Decoder
 from stoker.units import MIB, parse_bytes
+from stoker.values import whole_number
 
 
-def whole_number(name: str, value: Any, least: int) -> int:
+def count_of(name: str, value: Any, least: int) -> int:
     """`value`, of any type that is a whole number, as int. Raises ConfigError for others, and below `least`."""
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = operator.index(value)
-    except TypeError:
-        raise ConfigError(f"{name} is {value!r}", hint="it must be a whole number") from None
+    number = whole_number(value)
+    if number is None:
+        raise ConfigError(f"{name} is {value!r}", hint="it must be a whole number")
     if number < least:
         raise ConfigError(f"{name} is {number}", hint=f"it must be {least} or more")
     return number
@@ -49,7 +46,7 @@ class FeedOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "prefetch_bytes", parse_bytes(self.prefetch_bytes))
         for name, least in (("epochs", 1), ("prefetch_bytes", 0), ("threads", 1)):
-            object.__setattr__(self, name, whole_number(name, getattr(self, name), least))
+            object.__setattr__(self, name, count_of(name, getattr(self, name), least))
         for name in ("deadline_s", "patience_s"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:

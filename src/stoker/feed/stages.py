@@ -52,6 +52,7 @@ class Stages:
         self._to_decode: SimpleQueue[Work | None] = SimpleQueue()
         self._to_map: SimpleQueue[Work | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._stopped = False
         self._known_objects = np.zeros(len(opened.objects), np.bool_)
 
     def load_offsets(self, ordered: OrderedBatch) -> None:
@@ -89,7 +90,8 @@ class Stages:
             self.pool.abandon(work.job)
 
     def stop(self) -> None:
-        """Let the threads end when what they do is done."""
+        """Let the threads end when the sample that they are at is done."""
+        self._stopped = True
         self.pool.close(0)
         self._to_decode.put(None)
         self._to_map.put(None)
@@ -101,6 +103,13 @@ class Stages:
         for thread in self._threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))
         return left + sum(thread.is_alive() for thread in self._threads)
+
+    def join_user_code(self, timeout_s: float) -> None:
+        """Wait for decoders and mappers only. The planner may be about to start them."""
+        deadline_s = time.monotonic() + timeout_s
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, deadline_s - time.monotonic()))
 
     def _start(self) -> None:
         targets: dict[str, Callable[[], None]] = {}
@@ -132,6 +141,7 @@ class Stages:
     def _pass(self, stage: _Stage, work: Work) -> None:
         error: BaseException | None = None
         following = None
+        work.dropped = work.dropped or self._stopped
         if not work.dropped:
             try:
                 following = stage(work)
@@ -161,7 +171,7 @@ class Stages:
         def allocate(nbytes: int) -> NDArray[np.uint8]:
             return self._placement.place_output(work, slot, nbytes)
 
-        work.fields, work.nbytes = map_batch(samples, self._spec.mappers, allocate)
+        work.fields, work.nbytes = map_batch(samples, self._spec.mappers, allocate, lambda: self._stopped)
         work.times.append(time.perf_counter_ns())
         self._reply(work)
 
