@@ -63,7 +63,7 @@ class Stages:
             loaded = threading.Event()
 
             def load(index: int) -> int:
-                self._opened.extents(firsts[new[index : index + 1]], self._spec.fields)
+                self._opened.load(int(new[index]), self._spec.fields)
                 return 0
 
             job = Job(ordered.step, len(new), load, lambda _: loaded.set())
