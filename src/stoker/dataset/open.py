@@ -33,6 +33,7 @@ class OpenDataset:
     Attributes:
         store: where `objects` are read; of a tree of files it takes their names for the files they stand for.
         tables: where manifest and tables are; mostly the same store.
+        readable: bool[objects], whether one read may reach across samples: not where an object stands for many files.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class OpenDataset:
         self.objects = objects
         self.blocks = blocks
         self._shelf = OffsetsShelf(Stores(tables, store), manifest.field_names, objects, blocks, OFFSETS_BYTES)
+        self.readable = np.array([not objects.version(index).files for index in range(len(objects))], np.bool_)
         self._places: dict[tuple[str, ...], Places] = {}
 
     def offsets(self, index: int) -> OffsetsTable:

@@ -107,7 +107,9 @@ class WindowWalk:
                 begin = (step + done) * slots - stretch.start
                 here = min(count - done, (stretch.samples.size - begin) // slots)
                 rows = stretch.samples[begin : begin + here * slots].reshape(here, slots)
-                taken[done : done + here, low - start : high - start] = rows[:, low - lane * slots : high - lane * slots]
+                taken[done : done + here, low - start : high - start] = rows[
+                    :, low - lane * slots : high - lane * slots
+                ]
                 done += here
         return taken
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -17,12 +18,16 @@ from stoker.dataset.order import OrderedBatch
 from stoker.feed.batch import BYTES, Field, InReply, WireBatch, read_field
 from stoker.feed.decode import decode_batch
 from stoker.feed.fetch import FetchPool, Job, SampleReader
+from stoker.feed.gather import NEAR_S, Gathering, Pattern, ReadFacts, choose_units
+from stoker.feed.gatherer import Gatherer
 from stoker.feed.mapper import Samples, map_batch
 from stoker.feed.options import FeedOptions
 from stoker.feed.placement import Placement, Work
 from stoker.feed.plan import FeedSpec
 from stoker.io.buffers import view
 from stoker.ledger import StageTimes
+
+_log = logging.getLogger("stoker.feed")
 
 _Stage: TypeAlias = Callable[[Work], SimpleQueue[Work | None] | None]
 
@@ -41,6 +46,7 @@ class Stages:
         options: FeedOptions,
         placement: Placement,
         finish: Callable[[Work, BaseException | None], None],
+        pattern: Pattern | None = None,
     ) -> None:
         self.pool = FetchPool(options.threads)
         self._opened = opened
@@ -52,6 +58,11 @@ class Stages:
         self._to_decode: SimpleQueue[Work | None] = SimpleQueue()
         self._to_map: SimpleQueue[Work | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._options = options
+        self._pattern = pattern
+        self._latency_s = 0.0  # what the choice to gather or not was made for
+        self.gathering = Gathering(None, 0, 0)
+        self._gatherer: Gatherer | None = None
         self._known_objects = np.zeros(len(opened.objects), np.bool_)
 
     def load_offsets(self, ordered: OrderedBatch) -> None:
@@ -78,9 +89,50 @@ class Stages:
         assert work.memory is not None
         if not self._threads:
             self._start()
+        if self._gatherer is None:
+            self._choose()
+        if self._gatherer is not None:
+            self._gatherer.fetch(work)
+            return
         reader = SampleReader(self._opened.store, self._opened.objects.keys, work.plan, view(work.memory))
-        work.job = Job(work.step, work.plan.sizes.size, reader, partial(self._fetched, work))
+        work.job = Job(work.step, len(reader), reader, partial(self._read, work))
         self.pool.submit(work.job)
+
+    def _choose(self) -> None:
+        """Choose how to read: by what the store says of itself, and again if its reads turn out to be slow."""
+        latency_s = max(self._opened.store.limits.latency_s, self.pool.least_s)
+        if self._pattern is None or (self._latency_s and not self._latency_s < NEAR_S <= latency_s):
+            return
+        self._latency_s = latency_s
+        schema = {one.name: one for one in self._opened.manifest.fields}
+        nbytes = sum(schema[name].total_bytes for name in self._spec.fields)
+        facts = ReadFacts(
+            field_count=len(self._spec.fields),
+            sample_bytes=nbytes / self._opened.manifest.sample_count,
+            latency_s=self._latency_s,
+            ahead_bytes=self._options.prefetch_bytes,
+            gather_bytes=self._options.gather_bytes,
+        )
+        self.gathering = choose_units(self._opened.blocks, self._opened.readable, self._pattern, facts)
+        if self.gathering.units is not None:
+            self._gatherer = Gatherer(self._opened, self.gathering, self.pool, self._fetched)
+        elif self.gathering.needed_bytes:
+            _log.info(
+                "samples of %s are read one by one: reading whole blocks would take gather_bytes=%d",
+                self._opened.store.url,
+                self.gathering.needed_bytes,
+            )
+
+    def gather_stats(self) -> dict[str, int]:
+        """What FeedStats says of gathering."""
+        if self._gatherer is None:
+            return {"gather_needed_bytes": self.gathering.needed_bytes}
+        frames = self._gatherer.frames
+        return {
+            "gather_bytes": len(frames.memory),
+            "gather_needed_bytes": self.gathering.needed_bytes,
+            "read_again": frames.again_count,
+        }
 
     def drop(self, work: Work) -> None:
         """Go no further with a batch than what has begun; `finish` is still called."""
@@ -112,12 +164,15 @@ class Stages:
         for thread in self._threads:
             thread.start()
 
-    def _fetched(self, work: Work, job: Job) -> None:
+    def _read(self, work: Work, job: Job) -> None:
         work.job = None
-        work.times.append(time.perf_counter_ns())
         work.dropped = work.dropped or job.abandoned
-        if job.error is not None or work.dropped:
-            self._finish(work, job.error)
+        self._fetched(work, job.error)
+
+    def _fetched(self, work: Work, error: BaseException | None) -> None:
+        work.times.append(time.perf_counter_ns())
+        if error is not None or work.dropped:
+            self._finish(work, error)
         elif self._decodes:
             work.stage = "the decoder"
             self._to_decode.put(work)
