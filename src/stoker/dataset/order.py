@@ -75,6 +75,7 @@ class Order:
         self._walk = self._start_walk(blocks)
         self._lock = threading.Lock()
         self._recent: OrderedDict[tuple[int, int, int], NDArray[np.int64]] = OrderedDict()
+        self._valid: dict[int, NDArray[np.bool_]] = {}
         self._last: tuple[int, int, int] | None = None
 
     def _start_walk(self, blocks: NDArray[np.int64]) -> Walk | None:
@@ -112,7 +113,7 @@ class Order:
             samples, valid = self._in_manifest_order(step_in_epoch, rank, size)
         else:
             samples = self._recall(self._walk, step, rank * share, (rank + 1) * share)
-            valid = np.ones(share, np.bool_)
+            valid = self._every(share)
         samples.flags.writeable = False
         valid.flags.writeable = False
         return OrderedBatch(step, epoch, samples, valid)
@@ -135,6 +136,12 @@ class Order:
         if not 0 <= rank < size:
             raise LayoutError(f"there is no rank {rank} among {size}", hint=f"ranks count from 0 to {size - 1}")
         return batch // size
+
+    def _every(self, share: int) -> NDArray[np.bool_]:
+        valid = self._valid.get(share)
+        if valid is None:
+            valid = self._valid[share] = np.ones(share, np.bool_)
+        return valid
 
     def _recall(self, walk: Walk, step: int, start: int, stop: int) -> NDArray[np.int64]:
         key = (step, start, stop)

@@ -15,6 +15,7 @@ from stoker.errors import NotFound, Truncated
 from stoker.feed.fetch import FetchPool, Job, SampleReader
 from stoker.feed.frames import Frames
 from stoker.feed.gather import NEAR_S, Gathering
+from stoker.feed.plan import BatchPlan
 from stoker.io.buffers import view
 from stoker.io.checksum import crc32c_of_view
 
@@ -26,6 +27,7 @@ Done = Callable[["Work", BaseException | None], None]
 # Near units are read in the planner's thread as long as the quickest took less: waking another costs as much as two.
 _INLINE_S: Final = NEAR_S
 _NOT_BEGUN: Final = 1 << 40
+_ROW_MAX_BYTES: Final = 16 << 10  # copied twice at once; larger ones gain nothing by it
 
 
 class Gatherer:
@@ -140,20 +142,18 @@ class _Gathered:
         """Copy what lies in frames to its place, and check it there; returns the reads that are left."""
         gatherer, plan, frames = self._gatherer, self._work.plan, self._claim.frames
         assert self._work.memory is not None
+        target = view(self._work.memory)
         width = len(plan.fields)
         ready = gatherer.frames.are_ready(frames)
         starts = plan.offsets + (frames * gatherer.frames.frame_bytes - gatherer.units.offset[self._units])[:, None]
-        columns = starts, plan.targets, plan.sizes, plan.crc32cs
         if ready.all():
-            places = zip(*(column.ravel().tolist() for column in columns), strict=True)
-            odd = _copy(gatherer.frames.memory, view(self._work.memory), places)
-            if not odd:
+            same = [copy_rows(gatherer.frames.memory, target, starts[:, i], plan, i) for i in range(width)]
+            if all(same):
                 return np.zeros(0, np.int64)
-            wrong = np.array(odd)
-        else:
-            places = zip(*(column[ready].ravel().tolist() for column in columns), strict=True)
-            odd = _copy(gatherer.frames.memory, view(self._work.memory), places)
-            wrong = np.flatnonzero(np.repeat(ready, width))[odd]
+        columns = starts, plan.targets, plan.sizes, plan.crc32cs
+        places = zip(*(column[ready].ravel().tolist() for column in columns), strict=True)
+        odd = copy_parts(gatherer.frames.memory, target, places)
+        wrong = np.flatnonzero(np.repeat(ready, width))[odd]
         gatherer.frames.forget(frames[wrong // width])
         return np.union1d(np.flatnonzero(np.repeat(~ready, width)), wrong)
 
@@ -176,13 +176,30 @@ class _Gathered:
             self._gatherer.pool.abandon(job)
 
 
-def _copy(source: memoryview, target: memoryview, places: zip[tuple[int, int, int, int]]) -> list[int]:
-    """Copy parts (start, target, size, crc32c); returns the numbers of those that have another checksum."""
-    odd: list[int] = []
+def copy_rows(source: memoryview, target: memoryview, starts: NDArray[np.int64], plan: BatchPlan, column: int) -> bool:
+    """Copy a field of all samples, whose bytes begin at `starts`, at once, and check it.
+
+    False if that was not to be: samples of different or large sizes, or with other checksums than they should have.
+    """
+    sizes, expected = plan.sizes[:, column], plan.crc32cs[:, column]
+    count, size, start = len(sizes), int(sizes[0]), plan.field_starts[column]
+    if not 0 < size <= _ROW_MAX_BYTES or (sizes != size).any():
+        return False
+    # Every place of the memory as an item of `size` bytes: choosing some of them copies them, without a loop in Python.
+    items = np.ndarray((len(source) - size + 1,), f"V{size}", buffer=source, strides=(1,))
+    np.ndarray((count,), f"V{size}", buffer=target, offset=start)[:] = items[starts]
+    crc32c = crc32c_of_view
+    found = [crc32c(target[at : at + size]) for at in range(start, start + count * size, size)]
+    return bool(((expected == found) | (expected == NO_CHECKSUM)).all())
+
+
+def copy_parts(source: memoryview, target: memoryview, places: zip[tuple[int, int, int, int]]) -> list[int]:
+    """Copy parts (start, target, size, crc32c) and check them; returns the numbers of those that are wrong."""
+    wrong: list[int] = []
     crc32c = crc32c_of_view
     for number, (start, to, size, expected) in enumerate(places):
         stop = to + size
         target[to:stop] = source[start : start + size]
         if crc32c(target[to:stop]) != expected and expected != NO_CHECKSUM:
-            odd.append(number)
-    return odd
+            wrong.append(number)
+    return wrong

@@ -63,10 +63,13 @@ class Stages:
         self._latency_s = 0.0  # what the choice to gather or not was made for
         self.gathering = Gathering(None, 0, 0)
         self._gatherer: Gatherer | None = None
+        self._knows_all = False
         self._known_objects = np.zeros(len(opened.objects), np.bool_)
 
     def load_offsets(self, ordered: OrderedBatch) -> None:
         """Read the offset tables that a batch is the first to need, side by side. For one thread."""
+        if self._knows_all:
+            return
         firsts = self._opened.objects.first_sample
         touched = np.unique(np.searchsorted(firsts, ordered.samples, side="right") - 1)
         new = touched[~self._known_objects[touched]]
@@ -83,6 +86,7 @@ class Stages:
             if job.error is not None:
                 raise job.error
         self._known_objects[new] = True
+        self._knows_all = bool(self._known_objects.all())
 
     def fetch(self, work: Work) -> None:
         """Begin the reads of a batch that has its memory and `times[0]`."""
