@@ -26,6 +26,7 @@ _READ_S: Final = 8e-6
 _COPY_S: Final = 0.4e-6
 _NEAR_BYTE_S: Final = 1 / 8e9
 _SLACK: Final = 1.25
+_WORTH: Final = 0.75  # what a way must cost of the one before it: larger units delay the first batch
 # One stream from a store that is far: a request that moves as many bytes as this does in its latency is half used.
 _FAR_BYTE_S: Final = 1 / (50 * MIB)
 
@@ -128,7 +129,7 @@ def choose_units(blocks: BlockTable, readable: NDArray[np.bool_], pattern: Patte
         cost_s = _cost_s(facts, 1 / used, unit_bytes / used, copies=facts.field_count) + (
             facts.sample_bytes * _NEAR_BYTE_S
         )
-        if cost_s >= best_s:
+        if cost_s >= _WORTH * best_s:
             continue
         frames = _frames(pattern, units, samples, unit_bytes, facts.ahead_bytes, whole=span_bytes > 0)
         if frames * units.frame_bytes > facts.gather_bytes:
@@ -146,7 +147,8 @@ def choose_units(blocks: BlockTable, readable: NDArray[np.bool_], pattern: Patte
 def cut_units(blocks: BlockTable, readable: NDArray[np.bool_], span_bytes: int) -> Units:
     """Units of the blocks that begin in one stretch of `span_bytes` of one object; 0: each block is one.
 
-    A unit of several blocks is usable at any number of samples, since a read of it is for all of them.
+    The last block of a unit may reach beyond the stretch; units that reach as far again are not usable, nor are those
+    of a single sample.
     """
     starts = np.ones(len(blocks), np.bool_)
     if span_bytes:
@@ -157,7 +159,7 @@ def cut_units(blocks: BlockTable, readable: NDArray[np.bool_], span_bytes: int) 
     offset = blocks.offset[first]
     length = blocks.offset[last] + blocks.length[last] - offset
     samples = blocks.first_sample[last] + blocks.sample_count[last] - blocks.first_sample[first]
-    usable = readable[blocks.object[first]] & (samples > 1) & (length <= max(span_bytes, BLOCK_MAX_BYTES))
+    usable = readable[blocks.object[first]] & (samples > 1) & (length <= (2 * span_bytes or BLOCK_MAX_BYTES))
     frame_bytes = align(int(length[usable].max())) if usable.any() else 0
     return Units(np.cumsum(starts) - 1, blocks.object[first], offset, length, samples, usable, frame_bytes)
 
