@@ -94,7 +94,7 @@ class FeedSettings:
         ),
     )
     gather_bytes: int = field(
-        default=256 * MIB,
+        default=512 * MIB,
         metadata=_rule(
             "bytes",
             "STOKER_FEED_GATHER_BYTES",
@@ -103,7 +103,7 @@ class FeedSettings:
         ),
     )
     threads: int = field(
-        default=64, metadata=_rule("count", "STOKER_FEED_THREADS", "Reads in flight at most, in one rank.", 1)
+        default=128, metadata=_rule("count", "STOKER_FEED_THREADS", "Reads in flight at most, in one rank.", 1)
     )
     deadline_s: float = field(
         default=300.0,

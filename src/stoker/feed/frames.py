@@ -41,8 +41,8 @@ class Frames:
 
     def __init__(self, units: Units, frame_count: int) -> None:
         self.frame_bytes = units.frame_bytes
-        self.frame_count = frame_count
-        self.memory = np.empty(frame_count * units.frame_bytes, np.uint8).data
+        self.size_bytes = frame_count * units.frame_bytes
+        self.memory = np.empty(self.size_bytes, np.uint8).data
         self.again_count = 0
         self.lock = threading.Lock()
         self._sample_count = units.sample_count
@@ -86,6 +86,10 @@ class Frames:
             for one in frame:
                 self._waiting[one] = []
         return Claim(frames, unit, frame, awaited)
+
+    def close(self) -> None:
+        """Give the memory back, when no batch is under way any more."""
+        self.memory = memoryview(b"")
 
     def view(self, frame: int, nbytes: int) -> memoryview:
         """The first bytes of a frame."""

@@ -126,9 +126,9 @@ def choose_units(blocks: BlockTable, readable: NDArray[np.bool_], pattern: Patte
         unit_bytes = float(units.length[units.usable].mean())
         samples = float(units.sample_count[units.usable].mean())
         used = samples * _used_ratio(pattern, samples, whole=span_bytes > 0)
-        cost_s = _cost_s(facts, 1 / used, unit_bytes / used, copies=facts.field_count) + (
-            facts.sample_bytes * _NEAR_BYTE_S
-        )
+        gathered_s = _cost_s(facts, 1 / used, unit_bytes / used, facts.field_count) + facts.sample_bytes * _NEAR_BYTE_S
+        ratio = float(units.sample_count[units.usable].sum() / units.sample_count.sum())
+        cost_s = ratio * gathered_s + (1 - ratio) * direct_s
         if cost_s >= _WORTH * best_s:
             continue
         frames = _frames(pattern, units, samples, unit_bytes, facts.ahead_bytes, whole=span_bytes > 0)

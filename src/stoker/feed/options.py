@@ -43,10 +43,10 @@ class FeedOptions:
 
     epochs: int = 1
     prefetch_bytes: int = 256 * MIB
-    threads: int = 64
+    threads: int = 128
     deadline_s: float = 300.0
     patience_s: float = 1.0
-    gather_bytes: int = 256 * MIB
+    gather_bytes: int = 512 * MIB
     decoders: Mapping[str, Decoder | None] = field(default_factory=lambda: DECODERS)
 
     def __post_init__(self) -> None:

@@ -60,6 +60,7 @@ class Stages:
         self._threads: list[threading.Thread] = []
         self._options = options
         self._pattern = pattern
+        self._stated_s = opened.store.limits.latency_s
         self._latency_s = 0.0  # what the choice to gather or not was made for
         self.gathering = Gathering(None, 0, 0)
         self._gatherer: Gatherer | None = None
@@ -104,7 +105,7 @@ class Stages:
 
     def _choose(self) -> None:
         """Choose how to read: by what the store says of itself, and again if its reads turn out to be slow."""
-        latency_s = max(self._opened.store.limits.latency_s, self.pool.least_s)
+        latency_s = max(self._stated_s, self.pool.least_s)
         if self._pattern is None or (self._latency_s and not self._latency_s < NEAR_S <= latency_s):
             return
         self._latency_s = latency_s
@@ -133,7 +134,7 @@ class Stages:
             return {"gather_needed_bytes": self.gathering.needed_bytes}
         frames = self._gatherer.frames
         return {
-            "gather_bytes": len(frames.memory),
+            "gather_bytes": frames.size_bytes,
             "gather_needed_bytes": self.gathering.needed_bytes,
             "read_again": frames.again_count,
         }
@@ -156,7 +157,10 @@ class Stages:
         left = self.pool.close(timeout_s)
         for thread in self._threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))
-        return left + sum(thread.is_alive() for thread in self._threads)
+        left += sum(thread.is_alive() for thread in self._threads)
+        if self._gatherer is not None and not left:
+            self._gatherer.frames.close()
+        return left
 
     def _start(self) -> None:
         targets: dict[str, Callable[[], None]] = {}

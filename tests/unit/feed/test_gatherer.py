@@ -304,3 +304,28 @@ def test_no_frame_stays_held_when_no_batch_is_under_way(until):
         frames = loader._feeder._stages._gatherer.frames
         until(lambda: not frames._holders.any())
         assert not frames._waiting
+
+
+class Mounted(SlowStore):
+    """Slow, and does not say so: a file system that is mounted from elsewhere."""
+
+    @property
+    def limits(self):
+        return self.inner.limits
+
+
+def test_a_store_whose_reads_turn_out_to_be_slow_is_read_in_large_pieces():
+    expected, near = contents(make_loader(STORES["few large"], batch=4))
+    assert near.gather_bytes == 0
+    found, stats = contents(make_loader(Mounted(STORES["few large"], read_s=0.02), batch=4))
+    assert found == expected
+    assert stats.gather_bytes > 0
+    assert stats.reads < near.reads
+
+
+def test_the_memory_goes_back_when_the_loader_is_closed():
+    loader = make_loader(STORES["one size"])
+    next(iter(loader))
+    loader.close()
+    assert loader.stats().gather_bytes > 0
+    assert len(loader._feeder._stages._gatherer.frames.memory) == 0
