@@ -89,6 +89,11 @@ class FetchPool:
         """The quickest of the recent reads; 0 before the first."""
         return self._least_s
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
     def note(self, read_count: int, nbytes: int, read_s: float) -> None:
         """Count reads that were done elsewhere, which took `read_s` each."""
         with self._changed:

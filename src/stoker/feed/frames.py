@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from stoker.dataset.layout import Int64s
 from stoker.feed.gather import Units
 
+_LOOK_AGAIN_S: Final = 0.05  # how soon it is seen that a claim is not wanted any more
 NO_FRAME: Final = -1
 _NEVER: Final = -1
 _EMPTY, _READING, _READY = 0, 1, 2
@@ -45,6 +46,8 @@ class Frames:
         self.memory = np.empty(self.size_bytes, np.uint8).data
         self.again_count = 0
         self.lock = threading.Lock()
+        self._released = threading.Condition(self.lock)
+        self._is_short = False  # somebody waits for frames
         self._sample_count = units.sample_count
         self._usable = units.usable
         self._of_unit = np.full(len(units.offset), NO_FRAME, np.int64)
@@ -57,8 +60,12 @@ class Frames:
         self._clock = 0
         self._waiting: dict[int, list[Callable[[], None]]] = {}
 
-    def claim(self, units: Int64s, arrived: Callable[[], None]) -> Claim:
-        """Hold the frames of the units of n samples; those that have none get one, as long as there are some."""
+    def claim(self, units: Int64s, arrived: Callable[[], None], gives_up: Callable[[], bool]) -> Claim:
+        """Hold the frames of the units of n samples; those that have none get one.
+
+        Waits while there are too few and other batches hold some, until `gives_up`: those go on by themselves. One
+        thread claims. What a batch that is alone finds no frame for has none.
+        """
         with self.lock:
             self._clock += 1
             frames = self._of_unit[units]
@@ -68,7 +75,7 @@ class Frames:
             if missing.any():
                 self._hold(frames[~missing])
                 wanted = np.unique(units[missing & self._usable[units]])
-                taken = self._take(len(wanted))
+                taken = self._take(len(wanted), int((~missing).sum()), gives_up)
                 wanted = wanted[: len(taken)]
                 self._assign(taken, wanted)
                 unit, frame = wanted.tolist(), taken.tolist()
@@ -117,6 +124,8 @@ class Frames:
         """A batch holds its frames no longer."""
         with self.lock:
             np.subtract.at(self._holders, frames[frames >= 0], 1)
+            if self._is_short:
+                self._released.notify()
 
     def forget(self, frames: Int64s) -> None:
         """What lies in these frames is not what it should be: it is read again when it is wanted again."""
@@ -140,12 +149,17 @@ class Frames:
         self._used[frames] = self._clock
         self._used[frames[self._left[frames] <= 0]] = 0
 
-    def _take(self, count: int) -> Int64s:
-        """Up to `count` frames that nobody holds."""
-        idle = np.flatnonzero(self._holders == 0)
-        if len(idle) > count:
-            idle = idle[np.argpartition(self._used[idle], count)[:count]] if count else idle[:0]
-        return idle
+    def _take(self, count: int, own_count: int, gives_up: Callable[[], bool]) -> Int64s:
+        """Up to `count` frames that nobody holds; `own_count` of the holds are the claimer's."""
+        while True:
+            idle = np.flatnonzero(self._holders == 0)
+            if len(idle) > count:
+                return idle[np.argpartition(self._used[idle], count)[:count]] if count else idle[:0]
+            if len(idle) == count or int(self._holders.sum()) == own_count or gives_up():
+                return idle
+            self._is_short = True
+            self._released.wait(_LOOK_AGAIN_S)
+            self._is_short = False
 
     def _assign(self, frames: Int64s, units: Int64s) -> None:
         old = self._unit[frames]

@@ -55,6 +55,7 @@ class ReadFacts:
         sample_bytes: bytes of these fields in the mean.
         latency_s: what a small read takes.
         ahead_bytes: batches that are read ahead of use.
+        threads: reads in flight at most.
         gather_bytes: memory for units; a limit.
     """
 
@@ -62,6 +63,7 @@ class ReadFacts:
     sample_bytes: float
     latency_s: float
     ahead_bytes: int
+    threads: int
     gather_bytes: int
 
 
@@ -131,7 +133,9 @@ def choose_units(blocks: BlockTable, readable: NDArray[np.bool_], pattern: Patte
         cost_s = ratio * gathered_s + (1 - ratio) * direct_s
         if cost_s >= _WORTH * best_s:
             continue
-        frames = _frames(pattern, units, samples, unit_bytes, facts.ahead_bytes, whole=span_bytes > 0)
+        # Near units are read when they are needed; far ones as long before as batches are, as many as are in flight.
+        ahead = 0 if facts.latency_s < NEAR_S else min(facts.threads, int(facts.ahead_bytes / unit_bytes))
+        frames = _frames(pattern, units, samples, ahead, whole=span_bytes > 0)
         if frames * units.frame_bytes > facts.gather_bytes:
             needed = min(needed or frames * units.frame_bytes, frames * units.frame_bytes)
             continue
@@ -183,13 +187,12 @@ def _used_ratio(pattern: Pattern, samples: float, *, whole: bool) -> float:
     return max(ratio, 1 / samples)
 
 
-def _frames(pattern: Pattern, units: Units, samples: float, unit_bytes: float, ahead_bytes: int, *, whole: bool) -> int:
-    """Units that are open at a time: those that the order goes back to, and those that batches under way need."""
+def _frames(pattern: Pattern, units: Units, samples: float, ahead: int, *, whole: bool) -> int:
+    """Units that are open at a time: those that the order goes back to, and `ahead` of them that are being read."""
     count = int(units.usable.sum())
     if pattern.shuffle is False:
-        return min(count, 2 * (int(pattern.share / samples) + 2) + int(ahead_bytes / unit_bytes))
+        return min(count, 2 * (int(pattern.share / samples) + 2) + ahead)
     if whole or pattern.shuffle == "exact":
         return count  # adjacent blocks stand anywhere in the epoch
-    # Keys of a piece spread over W places, so W pieces are open; the lanes are cut and read ahead at any place.
-    open_units = pattern.lane_count * (pattern.window + 2)
-    return min(count, open_units + int(ahead_bytes / unit_bytes))
+    # Keys of a piece spread over W places, so W pieces of a lane are open, one or two of them cut by the lane's ends.
+    return min(count, pattern.lane_count * (pattern.window + 2) + ahead)

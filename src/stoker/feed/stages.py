@@ -116,6 +116,7 @@ class Stages:
             sample_bytes=nbytes / self._opened.manifest.sample_count,
             latency_s=self._latency_s,
             ahead_bytes=self._options.prefetch_bytes,
+            threads=self._options.threads,
             gather_bytes=self._options.gather_bytes,
         )
         self.gathering = choose_units(self._opened.blocks, self._opened.readable, self._pattern, facts)

@@ -1,3 +1,5 @@
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -20,7 +22,7 @@ def never():
 
 def fill(frames, wanted):
     """Claim the units of samples, and read what has to be read; returns the claim."""
-    claim = frames.claim(np.array(wanted), never)
+    claim = frames.claim(np.array(wanted), never, lambda: True)
     for unit, frame in zip(claim.unit, claim.frame, strict=True):
         frames.view(frame, 100)[:1] = bytes([unit])
         frames.settle(frame, ready=True)
@@ -62,6 +64,21 @@ def test_what_was_delivered_whole_goes_first_then_what_was_used_longest_ago():
     assert frames.again_count == 1
 
 
+def test_a_claim_waits_until_frames_are_released_but_not_for_itself():
+    frames = Frames(units_of(10), 2)
+    held = fill(frames, [0, 1])
+    release = threading.Timer(0.02, lambda: frames.release(held.frames))
+    release.start()
+    claim = frames.claim(np.array([2, 0]), never, lambda: False)
+    release.join()
+    assert (claim.frames >= 0).all()
+    frames.settle(claim.frame[0], ready=True)
+    frames.release(claim.frames)
+    alone = frames.claim(np.array([4, 5, 6]), never, lambda: False)
+    assert min(alone.frames.tolist()) == -1
+    assert len(alone.unit) == 2
+
+
 def test_units_that_are_not_to_be_gathered_get_no_frame():
     frames = Frames(units_of(4, unusable=[2]), 4)
     claim = fill(frames, [1, 2])
@@ -72,8 +89,8 @@ def test_units_that_are_not_to_be_gathered_get_no_frame():
 @pytest.mark.parametrize("ready", [True, False])
 def test_who_waits_for_a_unit_is_told_when_it_is_there_or_will_not_be(ready):
     frames, told = Frames(units_of(4), 4), []
-    reader = frames.claim(np.array([1]), never)
-    waiter = frames.claim(np.array([1, 1, 2]), lambda: told.append(1))
+    reader = frames.claim(np.array([1]), never, never)
+    waiter = frames.claim(np.array([1, 1, 2]), lambda: told.append(1), never)
     assert (waiter.unit, waiter.awaited) == ([2], 1)
     frames.settle(reader.frame[0], ready=ready)
     frames.settle(reader.frame[0], ready=not ready)  # no effect
@@ -81,7 +98,7 @@ def test_who_waits_for_a_unit_is_told_when_it_is_there_or_will_not_be(ready):
     assert frames.are_ready(waiter.frames).tolist() == [ready, ready, False]
     frames.release(reader.frames)
     frames.release(waiter.frames)
-    again = frames.claim(np.array([1]), never)
+    again = frames.claim(np.array([1]), never, never)
     assert again.unit == ([] if ready else [1])
 
 

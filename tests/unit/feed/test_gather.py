@@ -21,7 +21,12 @@ def blocks_of(sample_bytes, count, block_bytes, shard_samples):
 
 def facts(sample_bytes, latency_s, gather_bytes=256 * MIB):
     return ReadFacts(
-        field_count=1, sample_bytes=sample_bytes, latency_s=latency_s, ahead_bytes=MIB, gather_bytes=gather_bytes
+        field_count=1,
+        sample_bytes=sample_bytes,
+        latency_s=latency_s,
+        ahead_bytes=MIB,
+        threads=64,
+        gather_bytes=gather_bytes,
     )
 
 
