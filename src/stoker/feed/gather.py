@@ -143,9 +143,10 @@ def choose_units(blocks: BlockTable, readable: NDArray[np.bool_], pattern: Patte
     if best is None:
         return Gathering(None, 0, needed)
     units, frames = best
+    # All of them, if they fit, so that the next epoch reads nothing; else as many as help, also if reads turn out slow.
     most, count = facts.gather_bytes // units.frame_bytes, int(units.usable.sum())
-    # All of them, if they fit, so that the next epoch reads nothing; else no more than helps.
-    return Gathering(units, count if count <= most else min(most, int(_SLACK * frames)), frames * units.frame_bytes)
+    frame_count = count if count <= most else min(most, int(_SLACK * frames) + facts.threads)
+    return Gathering(units, frame_count, frames * units.frame_bytes)
 
 
 def cut_units(blocks: BlockTable, readable: NDArray[np.bool_], span_bytes: int) -> Units:
