@@ -93,8 +93,17 @@ class FeedSettings:
             "bytes", "STOKER_FEED_PREFETCH_BYTES", "Memory for batches ahead of use; 0 reads each when asked for.", 0
         ),
     )
+    gather_bytes: int = field(
+        default=512 * MIB,
+        metadata=_rule(
+            "bytes",
+            "STOKER_FEED_GATHER_BYTES",
+            "Memory for blocks read whole for small samples; 0 reads each alone.",
+            0,
+        ),
+    )
     threads: int = field(
-        default=64, metadata=_rule("count", "STOKER_FEED_THREADS", "Reads in flight at most, in one rank.", 1)
+        default=128, metadata=_rule("count", "STOKER_FEED_THREADS", "Reads in flight at most, in one rank.", 1)
     )
     deadline_s: float = field(
         default=300.0,

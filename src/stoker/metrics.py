@@ -93,7 +93,7 @@ METRICS: Final = (
         unit="bytes",
         source="bytes_read",
         help="Bytes read from the data set's store.",
-        high="Above the size of the samples delivered: data is read more than once.",
+        high="Above the size of the samples delivered: data is read more than once, or blocks that ranks share.",
         low="A low rate while `fetch` waits grow: storage is slow.",
     ),
     Metric(
@@ -102,8 +102,8 @@ METRICS: Final = (
         unit="reads",
         source="reads",
         help="Read requests to the data set's store.",
-        high="Many for few bytes: each request pays the latency of the store; pack into larger shards.",
-        low="Few for many bytes: requests are large.",
+        high="Many for few bytes: each request pays the latency of the store; raise feed.gather_bytes.",
+        low="Few for many bytes: requests are large; few for many samples: they come from blocks in memory.",
     ),
     Metric(
         name="stoker_prefetch_bytes",

@@ -151,7 +151,9 @@ class Run:
 
         feed = self.config.feed
         wanted = feed.prefetch_bytes if prefetch_bytes is None else prefetch_bytes
-        options = FeedOptions(epochs, parse_bytes(wanted), feed.threads, feed.deadline_s)
+        options = FeedOptions(
+            epochs, parse_bytes(wanted), feed.threads, feed.deadline_s, gather_bytes=feed.gather_bytes
+        )
         wish = OrderWish(global_batch_size, seed, shuffle)
         loader = open_loader(
             dataset,

@@ -467,18 +467,17 @@ def samples(server):
 
 @pytest.fixture
 def load():
-    """A loader over the data set in a store, one epoch in batches of 8; closed at the end."""
+    """A loader over the data set in a store, one epoch in batches of 8, sample by sample; closed at the end."""
     closing_later = []
 
-    def load(store):
+    def load(store, gather_bytes=0):
         opened = open_dataset(store)
         manifest, blocks = opened.manifest, opened.blocks.sample_count
         recipe = plan_recipe(blocks, manifest.block_bytes, seed=3, global_batch_size=8, shuffle="window")
         order = Order(blocks, recipe, block_bytes=manifest.block_bytes, manifest_digest=manifest.digest)
         ledger = Ledger.create(None, LedgerIdentity(run="", rank=0, world=1, generation=1, host="host"))
-        loader = Loader(
-            Dataset(store), opened, order=order, layout=Layout(), options=FeedOptions(deadline_s=20), ledger=ledger
-        )
+        options = FeedOptions(deadline_s=20, gather_bytes=gather_bytes)
+        loader = Loader(Dataset(store), opened, order=order, layout=Layout(), options=options, ledger=ledger)
         closing_later.extend((loader, ledger))
         return loader
 
@@ -512,6 +511,31 @@ def test_the_loader_delivers_every_sample_right_while_a_third_of_its_reads_fail(
     assert len(got) == len(samples)
     assert_bounded(server.requests("GetObject", "*.tar"), len(samples), 3)
     assert store.stats().retries == len([record for record in server.requests() if record.fault])
+
+
+@pytest.mark.parametrize("fault", [*HEALED, *HEALED_RANGES], ids=str)
+def test_blocks_are_gathered_right_while_a_third_of_their_reads_fail(server, play, samples, load, fault):
+    store = retrying(server)
+    loader = load(store, gather_bytes=1 << 20)
+    play(Rule(fault, Every(3), operation="GetObject", key="*.tar"))
+    got, errors = deliver(loader)
+    assert errors == []
+    assert dict(got) == samples
+    assert len(got) == len(samples)
+    shards = len(server.keys("some/prefix/shard-"))
+    assert_bounded(server.requests("GetObject", "*.tar"), shards, 3)
+    assert loader.stats().reads == shards
+
+
+@pytest.mark.parametrize("fault", [Flip(), Flip(0), Changed()], ids=str)
+def test_a_byte_that_flips_on_its_way_to_a_block_is_never_data(server, play, samples, load, fault):
+    loader = load(retrying(server), gather_bytes=1 << 20)
+    play(Rule(fault, Nth(2), key="*.tar"))
+    got, errors = deliver(loader, give_up_after=2)
+    assert dict(got).items() <= samples.items()
+    assert all(isinstance(error, DigestMismatch) and "crc32c" in error.what for error in errors)
+    if isinstance(fault, Flip):  # what is wrong in the block is read again by itself
+        assert (dict(got), len(got), errors) == (samples, len(samples), [])
 
 
 def test_the_loader_passes_over_a_stall(server, play, samples, load):
@@ -570,7 +594,8 @@ def test_what_is_packed_by_url_through_faults_is_trained_on_by_url_through_fault
     records = server.requests()[packed:]
     failed = [record for record in records if record.fault]
     assert failed
-    needed = 32 + 2 * (3 + report.shards)  # manifest, two tables, the offsets of each shard: a size and a read
+    # Manifest, two tables, the offsets of each shard: a size and a read. And each shard, which is one block.
+    needed = report.shards + 2 * (3 + report.shards)
     assert len(records) - len(failed) == needed
     assert len(records) <= needed * 6 / 5 + 1
 

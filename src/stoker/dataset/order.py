@@ -26,7 +26,10 @@ __all__ = ["ORDER_VERSION", "Order", "OrderedBatch", "Position", "Recipe", "Segm
 # Slices of batches that can be asked for again at no cost: readers a few steps apart share one order without undoing
 # each other's work. 2 MiB, and at least the last one.
 _RECENT_SAMPLES: Final = 1 << 18
-_RECENT_COUNT: Final = 64
+_RECENT_COUNT: Final = 80  # 64 that were asked for, and what was made ahead
+# Who asks for one step after another is given several at once: it costs what one does.
+_AHEAD_COUNT: Final = 16
+_AHEAD_SAMPLES: Final = 1 << 14
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,6 +76,8 @@ class Order:
         self._walk = self._start_walk(blocks)
         self._lock = threading.Lock()
         self._recent: OrderedDict[tuple[int, int, int], NDArray[np.int64]] = OrderedDict()
+        self._valid: dict[int, NDArray[np.bool_]] = {}
+        self._last: tuple[int, int, int] | None = None
 
     def _start_walk(self, blocks: NDArray[np.int64]) -> Walk | None:
         size = self.recipe.global_batch_size
@@ -111,7 +116,7 @@ class Order:
             samples, valid = self._in_manifest_order(step_in_epoch, rank, size)
         else:
             samples = self._recall(self._walk, step, rank * share, (rank + 1) * share)
-            valid = np.ones(share, np.bool_)
+            valid = self._every(share)
         samples.flags.writeable = False
         valid.flags.writeable = False
         return OrderedBatch(step, epoch, samples, valid)
@@ -139,17 +144,28 @@ class Order:
             raise LayoutError(f"there is no rank {rank} among {size}", hint=f"ranks count from 0 to {size - 1}")
         return batch // size
 
+    def _every(self, share: int) -> NDArray[np.bool_]:
+        valid = self._valid.get(share)
+        if valid is None:
+            valid = self._valid[share] = np.ones(share, np.bool_)
+        return valid
+
     def _recall(self, walk: Walk, step: int, start: int, stop: int) -> NDArray[np.int64]:
         key = (step, start, stop)
         with self._lock:
             samples = self._recent.get(key)
             if samples is None:
                 epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
-                samples = walk.take(epoch, step_in_epoch, start, stop)
-                self._recent[key] = samples
+                follows = self._last == (step - 1, start, stop)
+                most = max(1, min(_AHEAD_COUNT, _AHEAD_SAMPLES // (stop - start), self.steps_per_epoch - step_in_epoch))
+                batches = walk.take(epoch, step_in_epoch, start, stop, most if follows else 1)
+                for ahead, one in enumerate(batches):
+                    self._recent[step + ahead, start, stop] = one
+                samples = batches[0]
                 kept = sum(one.size for one in self._recent.values())
                 while len(self._recent) > 1 and (kept > _RECENT_SAMPLES or len(self._recent) > _RECENT_COUNT):
                     kept -= self._recent.popitem(last=False)[1].size
+            self._last = key
         return samples
 
     def _in_manifest_order(self, step: int, rank: int, size: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

@@ -23,6 +23,7 @@ from stoker.dataset.open import OpenDataset
 from stoker.dataset.order import OrderedBatch
 from stoker.errors import ClosedError, ConfigError, InternalError, TimedOut, UnsupportedError
 from stoker.feed.batch import WireBatch
+from stoker.feed.gather import Pattern
 from stoker.feed.options import FeedOptions, FeedStats
 from stoker.feed.placement import Placement, Work
 from stoker.feed.plan import BatchPlan, FeedSpec, plan_batch
@@ -41,6 +42,7 @@ _started: weakref.WeakSet[InlineFeeder] = weakref.WeakSet()  # whose threads may
 class InlineFeeder:
     """Feeds one rank with steps [0, step_count), whose samples `batches(step)` names. Starts with the first request.
 
+    `pattern` says how a rank reads, so that samples may be gathered; None: each is read by itself.
     `ends` is called once when all has ended, with what was counted: by `close()`, or by the planner after `abandon()`.
     """
 
@@ -52,6 +54,7 @@ class InlineFeeder:
         options: FeedOptions,
         step_count: int,
         ends: Callable[[dict[Counter, int]], None] = lambda _: None,
+        pattern: Pattern | None = None,
     ) -> None:
         self._opened = opened
         self._batches = batches
@@ -63,7 +66,7 @@ class InlineFeeder:
         self._one_request = threading.Lock()
         self._placement = Placement(options.prefetch_bytes, mapped=bool(spec.mappers))
         self._arena = self._placement.arena
-        self._stages = Stages(opened, spec, options, self._placement, _weakly(self._finish))
+        self._stages = Stages(opened, spec, options, self._placement, _weakly(self._finish), pattern)
         self._planner: threading.Thread | None = None  # once it runs, it holds the feeder until it ends
         self._unplaced: tuple[BatchPlan, int] | None = None  # the planner's own: a plan without a slot, and its cost
 
@@ -134,6 +137,7 @@ class InlineFeeder:
             copied_batches=placement.copied_count,
             reads=pool.read_count,
             bytes_read=pool.read_bytes,
+            **self._stages.gather_stats(),
         )
 
     def count(self) -> dict[Counter, int]:

@@ -18,6 +18,7 @@ from stoker.dataset.order import Order, OrderedBatch, Position
 from stoker.errors import ClosedError, ConfigError, DatasetError, naming
 from stoker.feed.batch import Batch
 from stoker.feed.feeder import InlineFeeder
+from stoker.feed.gather import pattern_of
 from stoker.feed.options import FeedOptions, FeedStats
 from stoker.feed.plan import check_fits, choose_fields
 from stoker.ledger import Counter, Ledger, split_wait
@@ -94,7 +95,7 @@ class Loader:
             account.tell(counts)
             closes()
 
-        self._feeder = InlineFeeder(opened, batches, spec, options, self._step_count, ends)
+        self._feeder = InlineFeeder(opened, batches, spec, options, self._step_count, ends, pattern_of(order, layout))
         self._closed = weakref.finalize(self, self._feeder.abandon)
 
     @property

@@ -30,6 +30,8 @@ class FeedOptions:
         epochs: how often training goes through the data set.
         prefetch_bytes: memory for batches that are being made, ready or lent, as a number or a size such as "64MiB";
             0 makes each when it is asked for.
+        gather_bytes: memory for blocks that are read whole, where that is cheaper than sample by sample. A limit: where
+            it is too small for that, and at 0, each sample is read by itself.
         threads: reads in flight at most; how many there are follows from how long a read waits for storage.
         deadline_s: how long a batch may take before TimedOut says what it waits for.
         patience_s: how long all slots may be lent before batches are copied into ordinary memory.
@@ -38,14 +40,16 @@ class FeedOptions:
 
     epochs: int = 1
     prefetch_bytes: int = 256 * MIB
-    threads: int = 64
+    threads: int = 128
     deadline_s: float = 300.0
     patience_s: float = 1.0
+    gather_bytes: int = 512 * MIB
     decoders: Mapping[str, Decoder | None] = field(default_factory=lambda: DECODERS)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prefetch_bytes", parse_bytes(self.prefetch_bytes))
-        for name, least in (("epochs", 1), ("prefetch_bytes", 0), ("threads", 1)):
+        object.__setattr__(self, "gather_bytes", parse_bytes(self.gather_bytes))
+        for name, least in (("epochs", 1), ("prefetch_bytes", 0), ("gather_bytes", 0), ("threads", 1)):
             object.__setattr__(self, name, count_of(name, getattr(self, name), least))
         for name in ("deadline_s", "patience_s"):
             value = getattr(self, name)
@@ -66,6 +70,10 @@ class FeedStats:
         copied_batches: batches in ordinary memory because all slots were lent; 0 is right.
         reads: requests to the store for samples.
         bytes_read: bytes of these.
+        gather_bytes: memory for blocks that are read whole; 0 while each sample is read by itself.
+        gather_needed_bytes: what reading whole blocks takes at least; above the limit: it would pay with more memory;
+            0: it would not pay.
+        read_again: blocks that were read again because there was no room for them until their last sample; 0 is right.
     """
 
     budget_bytes: int
@@ -76,3 +84,6 @@ class FeedStats:
     copied_batches: int
     reads: int
     bytes_read: int
+    gather_bytes: int = 0
+    gather_needed_bytes: int = 0
+    read_again: int = 0

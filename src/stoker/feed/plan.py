@@ -107,8 +107,7 @@ class BatchPlan:
 
 def plan_batch(opened: OpenDataset, ordered: OrderedBatch, fields: tuple[str, ...]) -> BatchPlan:
     """The plan of a batch. Reads offset tables that are not at hand; raises what that raises, DatasetError."""
-    extents = opened.extents(ordered.samples, fields)
-    blob, key_offsets = opened.key_bytes(ordered.samples)
+    extents, blob, key_offsets = opened.find(ordered.samples, fields)
     if extents.offset.size and int(extents.offset.min()) < 0:
         row, column = np.argwhere(extents.offset < 0)[0].tolist()
         key = bytes(blob)[key_offsets[row] : key_offsets[row + 1]].decode()

@@ -6,7 +6,7 @@ digests here are always taken through `update`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import crc32c as _crc32c
@@ -16,6 +16,10 @@ from stoker.io.buffers import ReadBuffer, view
 from stoker.units import MIB
 
 CHUNK_BYTES: Final = 4 * MIB
+
+
+# The same as below for a flat view of bytes, without anything around it: for loops over small ones.
+crc32c_of_view: Final[Callable[[memoryview], int]] = _crc32c.crc32c
 
 
 def crc32c(data: ReadBuffer, value: int = 0) -> int:

@@ -18,7 +18,7 @@ from stoker.io.buffers import ReadBuffer, WriteBuffer, view
 from stoker.io.choose import Engine, check_engine
 from stoker.io.os_errors import translate, translating
 from stoker.store.base import StoreLimits
-from stoker.store.descriptors import Descriptors
+from stoker.store.descriptors import Descriptors, OpenFile
 from stoker.store.engines import Engines, EngineStats
 from stoker.units import MIB, format_bytes
 from stoker.values import ByteRange, Key, ObjectInfo
@@ -84,20 +84,38 @@ class LocalStore:
         """
         path = self._place(key)
         rest = view(buffer)
-        with _reading(key, path), self._descriptors.open(path) as file:
-            if not rest and start > (size := os.fstat(file.fd).st_size):
-                raise _truncated(key, path, start, size)
-            if len(rest) >= self._direct_least:
-                direct_count = self._engines.read(file, path, start, rest)
-                if direct_count is not None:
-                    start += direct_count
-                    rest = rest[direct_count:]
-            while rest:
-                count = os.preadv(file.fd, [rest], start)
-                if count == 0:
-                    raise _truncated(key, path, start + len(rest), os.fstat(file.fd).st_size)
-                start += count
-                rest = rest[count:]
+        # Without context managers, which cost as much as all else here besides the copy.
+        try:
+            file = self._descriptors.acquire(path)
+            try:
+                if len(rest) < self._direct_least:
+                    count = os.preadv(file.fd, [rest], start)
+                    if count == len(rest) > 0:
+                        return
+                    start, rest = start + count, rest[count:]
+                self._read_rest(key, path, file, start, rest)
+            finally:
+                self._descriptors.release(file)
+        except StokerError:  # some are an OSError too
+            raise
+        except OSError as error:
+            raise _translated(error, key, path) from error
+
+    def _read_rest(self, key: Key, path: str, file: OpenFile, start: int, rest: memoryview) -> None:
+        """What one preadv did not fill: large reads, and those that end early."""
+        if not rest and start > (size := os.fstat(file.fd).st_size):
+            raise _truncated(key, path, start, size)
+        if len(rest) >= self._direct_least:
+            direct_count = self._engines.read(file, path, start, rest)
+            if direct_count is not None:
+                start += direct_count
+                rest = rest[direct_count:]
+        while rest:
+            count = os.preadv(file.fd, [rest], start)
+            if count == 0:
+                raise _truncated(key, path, start + len(rest), os.fstat(file.fd).st_size)
+            start += count
+            rest = rest[count:]
 
     def read(self, key: Key, range: ByteRange | None = None) -> bytes:  # noqa: A002  the field's word
         """The object, or a range of it. Raises NotFound, Truncated."""
@@ -274,9 +292,13 @@ def _reading(key: str, path: str) -> Iterator[None]:
     except StokerError:
         raise
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR):
-            raise NotFound(f"no object {str(key)!r}", path) from error
-        raise translate(error, f"cannot read {str(key)!r}", Path(path)) from error
+        raise _translated(error, key, path) from error
+
+
+def _translated(error: OSError, key: str, path: str) -> StokerError:
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return NotFound(f"no object {str(key)!r}", path)
+    return translate(error, f"cannot read {str(key)!r}", Path(path))
 
 
 def _truncated(key: str, path: str, wanted: int, size: int) -> Truncated:
