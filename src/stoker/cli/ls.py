@@ -41,11 +41,11 @@ def ls(
             json.dumps({name: asdict(held) for name, held in tiers.items()}) if as_json else describe_tiers(tiers)
         )
         return
-    from stoker.dataset.attach import open_described
+    from stoker.dataset.attach import open_indexed
     from stoker.dataset.describe import Dataset
 
     with ExitStack() as stack:
-        opened = open_described(Dataset(url, index=index), stack)
+        opened = open_indexed(Dataset(url, index=index), stack)
         samples = sample_sizes(opened, limit)
         if as_json:
             rows = [{"key": key, "fields": fields} for key, fields in samples]

@@ -21,11 +21,11 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Show the facts of a data set: counts, digest, fields, and which checksum its bytes are held to."""
-    from stoker.dataset.attach import open_described
+    from stoker.dataset.attach import open_indexed
     from stoker.dataset.describe import Dataset
 
     with ExitStack() as stack:
-        facts = dataset_facts(open_described(Dataset(url, index=index), stack))
+        facts = dataset_facts(open_indexed(Dataset(url, index=index), stack))
     typer.echo(json.dumps(facts) if as_json else _describe(facts))
 
 

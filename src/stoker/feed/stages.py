@@ -12,15 +12,16 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.dataset.open import OpenDataset
 from stoker.dataset.order import OrderedBatch
+from stoker.dataset.readable import Readable
 from stoker.feed.batch import BYTES, Field, InReply, WireBatch, read_field
-from stoker.feed.decode import decode_batch
-from stoker.feed.fetch import FetchPool, Job, SampleReader
+from stoker.feed.decode import AsRows, decode_batch, find_decoder
+from stoker.feed.fetch import FetchPool, Job
 from stoker.feed.mapper import Samples, map_batch
 from stoker.feed.options import FeedOptions
 from stoker.feed.placement import Placement, Work
 from stoker.feed.plan import FeedSpec
+from stoker.feed.rows import RowPace
 from stoker.io.buffers import view
 from stoker.ledger import StageTimes
 
@@ -36,19 +37,20 @@ class Stages:
 
     def __init__(
         self,
-        opened: OpenDataset,
+        opened: Readable,
         spec: FeedSpec,
         options: FeedOptions,
         placement: Placement,
         finish: Callable[[Work, BaseException | None], None],
     ) -> None:
         self.pool = FetchPool(options.threads)
+        self._rows = RowPace(self.pool.count_joined)
         self._opened = opened
         self._spec = spec
         self._placement = placement
         self._finish = finish
-        self._decoders = tuple(options.decoders[name] for name in spec.decoders)
-        self._decodes = any(decoder is not None for decoder in self._decoders)
+        self._decoders = tuple(find_decoder(name, options.decoders) for name in spec.decoders)
+        self._decodes = not all(decoder is None or isinstance(decoder, AsRows) for decoder in self._decoders)
         self._to_decode: SimpleQueue[Work | None] = SimpleQueue()
         self._to_map: SimpleQueue[Work | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -78,8 +80,8 @@ class Stages:
         assert work.memory is not None
         if not self._threads:
             self._start()
-        reader = SampleReader(self._opened.store, self._opened.objects.keys, work.plan, view(work.memory))
-        work.job = Job(work.step, work.plan.sizes.size, reader, partial(self._fetched, work))
+        reader = self._rows.reader(self._opened.store, self._opened.objects.keys, work.plan, view(work.memory))
+        work.job = Job(work.step, len(reader), reader, partial(self._fetched, work))
         self.pool.submit(work.job)
 
     def drop(self, work: Work) -> None:

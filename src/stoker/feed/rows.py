@@ -1,0 +1,100 @@
+"""Samples without checksums: several of one file are read at a time, where a file is quick to read.
+
+Finding a file and translating what may go wrong cost more than reading 4 KiB of it from the page cache: 2.5 us and 1.1.
+Windows of tokens are such reads, thousands a second from a handful of files.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Final, Protocol
+
+import numpy as np
+
+from stoker.dataset.open import NO_CHECKSUM
+from stoker.feed.fetch import SampleReader
+from stoker.feed.plan import BatchPlan
+from stoker.store.base import ScatteringStore, Store
+from stoker.values import Key
+
+# Rows are joined only as far as this together: on a slow mount every row is a read of its own, and they wait side by
+# side.
+_JOINED_S: Final = 0.0001
+_JOINED_MAX_COUNT: Final = 64
+_FORGET: Final = 1.1  # the quickest read is forgotten by so much a read
+
+
+class Reader(Protocol):
+    """`do` of the job that reads a batch, and how much there is to do."""
+
+    def __len__(self) -> int:
+        """How many reads."""
+
+    def __call__(self, index: int) -> int:
+        """Do one; returns its bytes."""
+
+
+class RowPace:
+    """Chooses how a batch is read, by what rows cost lately. `joined(count)` is told of reads that are done in one."""
+
+    def __init__(self, joined: Callable[[int], None]) -> None:
+        self.joined = joined
+        self._row_s = 0.0  # the quickest of the recent ones: many wait for the interpreter lock, never all
+
+    def reader(self, store: Store, objects: Sequence[Key], plan: BatchPlan, memory: memoryview) -> Reader:
+        """What reads a planned batch into `memory`; `objects` are the names of the data set's objects."""
+        if plan.crc32cs.size and int(plan.crc32cs.max()) == NO_CHECKSUM and isinstance(store, ScatteringStore):
+            most = min(_JOINED_MAX_COUNT, int(_JOINED_S / self._row_s)) if self._row_s else 1
+            return RowReader(self, store, objects, plan, memory=memory, most=max(1, most))
+        return SampleReader(store, objects, plan, memory)
+
+    def learn(self, count: int, seconds: float) -> None:
+        """So many rows took so long. For any thread: what two write at once is what either of them saw."""
+        row_s = seconds / count
+        self._row_s = min(row_s, self._row_s * _FORGET) if self._row_s else row_s
+        if count > 1:
+            self.joined(count - 1)
+
+
+class RowReader:
+    """Reads at most `most` rows of one file at a time, straight into their places."""
+
+    def __init__(
+        self,
+        pace: RowPace,
+        store: ScatteringStore,
+        objects: Sequence[Key],
+        plan: BatchPlan,
+        *,
+        memory: memoryview,
+        most: int,
+    ) -> None:
+        self._pace = pace
+        self._store = store
+        rows = plan.objects.repeat(len(plan.fields))
+        order = np.argsort(rows, kind="stable")
+        rows = rows[order]
+        self._offsets = plan.offsets.ravel()[order].tolist()
+        starts = plan.targets.ravel()[order]
+        stops = starts + plan.sizes.ravel()[order]
+        self._buffers = [memory[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
+        edges = [0, *(np.flatnonzero(np.diff(rows)) + 1).tolist(), len(rows)]
+        self._parts = [
+            (objects[rows[first]], at, min(at + most, stop))
+            for first, stop in pairwise(edges)
+            for at in range(first, stop, most)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __call__(self, index: int) -> int:
+        """Read some rows. Raises what the store raises."""
+        key, start, stop = self._parts[index]
+        buffers = self._buffers[start:stop]
+        begin_s = time.perf_counter()
+        self._store.read_each(key, self._offsets[start:stop], buffers)
+        self._pace.learn(stop - start, time.perf_counter() - begin_s)
+        return sum(map(len, buffers))
