@@ -41,19 +41,19 @@ class RowPace:
 
     def __init__(self, joined: Callable[[int], None]) -> None:
         self.joined = joined
-        self._row_s = 0.0  # the quickest of the recent ones: many wait for the interpreter lock, never all
+        self.row_s = 0.0  # the quickest of the recent ones: many wait for the interpreter lock, never all
 
     def reader(self, store: Store, objects: Sequence[Key], plan: BatchPlan, memory: memoryview) -> Reader:
         """What reads a planned batch into `memory`; `objects` are the names of the data set's objects."""
         if plan.crc32cs.size and int(plan.crc32cs.max()) == NO_CHECKSUM and isinstance(store, ScatteringStore):
-            most = min(_JOINED_MAX_COUNT, int(_JOINED_S / self._row_s)) if self._row_s else 1
+            most = min(_JOINED_MAX_COUNT, int(_JOINED_S / self.row_s)) if self.row_s else 1
             return RowReader(self, store, objects, plan, memory=memory, most=max(1, most))
         return SampleReader(store, objects, plan, memory)
 
     def learn(self, count: int, seconds: float) -> None:
         """So many rows took so long. For any thread: what two write at once is what either of them saw."""
         row_s = seconds / count
-        self._row_s = min(row_s, self._row_s * _FORGET) if self._row_s else row_s
+        self.row_s = min(row_s, self.row_s * _FORGET) if self.row_s else row_s
         if count > 1:
             self.joined(count - 1)
 

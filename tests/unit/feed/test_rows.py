@@ -1,0 +1,98 @@
+"""Rows without checksums: how many are read at a time, and that each comes to its place."""
+
+import numpy as np
+import pytest
+
+from stoker.dataset.order import OrderedBatch
+from stoker.dataset.tokens import OpenTokens
+from stoker.dataset.windows import TokenWindows
+from stoker.feed.fetch import SampleReader
+from stoker.feed.plan import plan_batch
+from stoker.feed.rows import RowPace, RowReader
+from stoker.store.local import LocalStore
+from stoker.store.memory import MemoryStore
+from stoker.testing.stores import WrappedStore
+from stoker.values import Key
+
+
+class Scattering(WrappedStore):
+    """Counts the reads that are done in one."""
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.parts = []
+
+    def read_each(self, key, starts, buffers):
+        self.parts.append((str(key), len(starts)))
+        self.inner.read_each(key, starts, buffers)
+
+
+@pytest.fixture
+def opened(tmp_path):
+    for name in "ab":
+        np.arange(400, dtype="<u4").tofile(tmp_path / f"{name}.bin")
+    store = Scattering(LocalStore(tmp_path))
+    return OpenTokens(store, TokenWindows(4, "uint32"), sorted(store.list(), key=lambda info: info.key))
+
+
+def plan_of(opened, samples):
+    samples = np.array(samples)
+    return plan_batch(opened, OrderedBatch(0, 0, samples, np.ones(len(samples), np.bool_)), ("tokens",))
+
+
+def read(pace, opened, samples):
+    plan = plan_of(opened, samples)
+    memory = np.zeros(plan.nbytes, np.uint8)
+    reader = pace.reader(opened.store, opened.objects.keys, plan, memoryview(memory))
+    assert sum(reader(index) for index in range(len(reader))) == len(samples) * 16
+    return memory[: len(samples) * 16].view("<u4").reshape(len(samples), 4)
+
+
+def test_rows_of_one_file_are_joined_once_reads_were_quick(opened):
+    joined = []
+    pace = RowPace(joined.append)
+    samples = [150, 3, 199, 0, 3, 100]
+    for quick in (False, True):
+        if quick:
+            pace.learn(1, 1e-6)
+        rows = read(pace, opened, samples)
+        assert rows[:, 0].tolist() == [s % 100 * 4 for s in samples]
+        if not quick:
+            assert opened.store.parts == [("a.bin", 1)] * 3 + [("b.bin", 1)] * 3
+            assert joined == []
+            pace = RowPace(joined.append)
+    assert opened.store.parts[6:] == [("a.bin", 3), ("b.bin", 3)]
+    assert joined == [2, 2]
+
+
+def test_rows_of_a_slow_store_stay_reads_of_their_own(opened):
+    pace = RowPace(lambda _: None)
+    pace.learn(1, 0.001)
+    read(pace, opened, list(range(20)))
+    assert opened.store.parts == [("a.bin", 1)] * 20
+
+
+def test_one_slow_read_among_quick_ones_changes_nothing_and_many_do():
+    pace = RowPace(lambda _: None)
+    pace.learn(1, 1e-6)
+    pace.learn(1, 0.1)
+    assert pace.row_s < 2e-6
+    for _ in range(200):
+        pace.learn(1, 0.1)
+    assert pace.row_s == pytest.approx(0.1)
+
+
+def test_where_there_are_checksums_or_nothing_to_join_samples_are_read_one_by_one(opened, make_store, numbered):
+    from stoker.dataset.open import open_dataset
+
+    packed = open_dataset(make_store(numbered(4)))
+    plan = plan_batch(packed, OrderedBatch(0, 0, np.arange(4), np.ones(4, np.bool_)), ("bin",))
+    pace = RowPace(lambda _: None)
+    memory = memoryview(bytearray(plan.nbytes))
+    assert isinstance(pace.reader(opened.store, packed.objects.keys, plan, memory), SampleReader)
+    memory_store = MemoryStore("plain")
+    memory_store.write(Key("a.bin"), bytes(64))
+    plan = plan_of(opened, [0, 1])
+    memory = memoryview(bytearray(plan.nbytes))
+    assert isinstance(pace.reader(memory_store, opened.objects.keys, plan, memory), SampleReader)
+    assert isinstance(pace.reader(opened.store, opened.objects.keys, plan, memory), RowReader)
