@@ -98,6 +98,8 @@ class OpenTokens:
             digest=windows.digest(files),
         )
         self.blocks = WindowBlocks(windows, counts, self.manifest.block_bytes)
+        nothing = np.zeros(0, np.int64)
+        self._located = nothing, nothing, nothing
         self._lock = threading.Lock()
         self._checked: NDArray[np.bool_] = np.zeros(len(kept), np.bool_)
 
@@ -141,13 +143,18 @@ class OpenTokens:
         return sample_count * self.windows.window_bytes * len(fields)
 
     def _locate(self, samples: Int64s) -> tuple[Int64s, Int64s]:
-        """The object of each sample, and the window it is there."""
+        """The object of each sample, and the window it is there; of the last array it is known, as a plan asks twice."""
+        known = self._located
+        if known[0] is samples and not samples.flags.writeable:
+            return known[1:]
         count = self.manifest.sample_count
         if len(samples) and not 0 <= int(samples.min()) <= int(samples.max()) < count:
             odd = samples[(samples < 0) | (samples >= count)][0]
             raise DatasetError(f"there is no window {odd}: the data set has {count}", self.store.url)
         objects = np.searchsorted(self.objects.first_sample, samples, side="right") - 1
-        return objects, samples - self.objects.first_sample[objects]
+        windows = samples - self.objects.first_sample[objects]
+        self._located = samples, objects, windows
+        return objects, windows
 
     def _check_fields(self, fields: Sequence[str]) -> None:
         odd = [field for field in fields if field != TOKENS]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final, Literal, SupportsIndex, TypeAlias, get_args
+from typing import Any, Final, Literal, SupportsIndex, TypeAlias
 
 import numpy as np
 
@@ -52,8 +52,8 @@ class TokenWindows:
     header_bytes: int = 0
 
     def __post_init__(self) -> None:
-        if self.dtype not in get_args(TokenType):
-            hint = f"there are {', '.join(get_args(TokenType))}, little-endian"
+        if self.dtype not in _NUMPY_NAMES:
+            hint = f"there are {', '.join(_NUMPY_NAMES)}, little-endian"
             raise ConfigError(f"no type of tokens: {self.dtype!r}", hint=hint)
         for name, least, most in _LIMITS:
             object.__setattr__(self, name, _whole(name, getattr(self, name), least, most))

@@ -37,18 +37,24 @@ class Reader(Protocol):
 
 
 class RowPace:
-    """Chooses how a batch is read, by what rows cost lately. `joined(count)` is told of reads that are done in one."""
+    """Chooses how batches of a data set, whose `objects` lie in `store`, are read: by what rows cost lately.
 
-    def __init__(self, joined: Callable[[int], None]) -> None:
+    `joined(count)` is told of reads that are done in one.
+    """
+
+    def __init__(self, store: Store, objects: Sequence[Key], joined: Callable[[int], None]) -> None:
+        self.objects = objects
         self.joined = joined
+        self._store = store
+        self._scattering = store if isinstance(store, ScatteringStore) else None  # to ask costs 10 us
         self.row_s = 0.0  # the quickest of the recent ones: many wait for the interpreter lock, never all
 
-    def reader(self, store: Store, objects: Sequence[Key], plan: BatchPlan, memory: memoryview) -> Reader:
-        """What reads a planned batch into `memory`; `objects` are the names of the data set's objects."""
-        if plan.crc32cs.size and int(plan.crc32cs.max()) == NO_CHECKSUM and isinstance(store, ScatteringStore):
+    def reader(self, plan: BatchPlan, memory: memoryview) -> Reader:
+        """What reads a planned batch into `memory`."""
+        if self._scattering is not None and plan.crc32cs.size and int(plan.crc32cs.max()) == NO_CHECKSUM:
             most = min(_JOINED_MAX_COUNT, int(_JOINED_S / self.row_s)) if self.row_s else 1
-            return RowReader(self, store, objects, plan, memory=memory, most=max(1, most))
-        return SampleReader(store, objects, plan, memory)
+            return RowReader(self, self._scattering, plan, memory, max(1, most))
+        return SampleReader(self._store, self.objects, plan, memory)
 
     def learn(self, count: int, seconds: float) -> None:
         """So many rows took so long. For any thread: what two write at once is what either of them saw."""
@@ -61,20 +67,11 @@ class RowPace:
 class RowReader:
     """Reads at most `most` rows of one file at a time, straight into their places."""
 
-    def __init__(
-        self,
-        pace: RowPace,
-        store: ScatteringStore,
-        objects: Sequence[Key],
-        plan: BatchPlan,
-        *,
-        memory: memoryview,
-        most: int,
-    ) -> None:
+    def __init__(self, pace: RowPace, store: ScatteringStore, plan: BatchPlan, memory: memoryview, most: int) -> None:
         self._pace = pace
         self._store = store
         rows = plan.objects.repeat(len(plan.fields))
-        order = np.argsort(rows, kind="stable")
+        order = np.argsort(rows, kind="stable") if len(pace.objects) > 1 else slice(None)
         rows = rows[order]
         self._offsets = plan.offsets.ravel()[order].tolist()
         starts = plan.targets.ravel()[order]
@@ -82,7 +79,7 @@ class RowReader:
         self._buffers = [memory[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
         edges = [0, *(np.flatnonzero(np.diff(rows)) + 1).tolist(), len(rows)]
         self._parts = [
-            (objects[rows[first]], at, min(at + most, stop))
+            (pace.objects[rows[first]], at, min(at + most, stop))
             for first, stop in pairwise(edges)
             for at in range(first, stop, most)
         ]

@@ -44,7 +44,7 @@ class Stages:
         finish: Callable[[Work, BaseException | None], None],
     ) -> None:
         self.pool = FetchPool(options.threads)
-        self._rows = RowPace(self.pool.count_joined)
+        self._rows = RowPace(opened.store, opened.objects.keys, self.pool.count_joined)
         self._opened = opened
         self._spec = spec
         self._placement = placement
@@ -55,12 +55,15 @@ class Stages:
         self._to_map: SimpleQueue[Work | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._known_objects = np.zeros(len(opened.objects), np.bool_)
+        self._unknown_count = len(opened.objects)
 
     def load_offsets(self, ordered: OrderedBatch) -> None:
         """Read the offset tables that a batch is the first to need, side by side. For one thread."""
+        if not self._unknown_count:
+            return
         firsts = self._opened.objects.first_sample
-        touched = np.unique(np.searchsorted(firsts, ordered.samples, side="right") - 1)
-        new = touched[~self._known_objects[touched]]
+        touched = np.searchsorted(firsts, ordered.samples, side="right") - 1
+        new = np.unique(touched[~self._known_objects[touched]])
         if len(new) > 1:
             loaded = threading.Event()
 
@@ -74,13 +77,14 @@ class Stages:
             if job.error is not None:
                 raise job.error
         self._known_objects[new] = True
+        self._unknown_count -= len(new)
 
     def fetch(self, work: Work) -> None:
         """Begin the reads of a batch that has its memory and `times[0]`."""
         assert work.memory is not None
         if not self._threads:
             self._start()
-        reader = self._rows.reader(self._opened.store, self._opened.objects.keys, work.plan, view(work.memory))
+        reader = self._rows.reader(work.plan, view(work.memory))
         work.job = Job(work.step, len(reader), reader, partial(self._fetched, work))
         self.pool.submit(work.job)
 

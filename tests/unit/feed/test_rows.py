@@ -12,7 +12,6 @@ from stoker.feed.rows import RowPace, RowReader
 from stoker.store.local import LocalStore
 from stoker.store.memory import MemoryStore
 from stoker.testing.stores import WrappedStore
-from stoker.values import Key
 
 
 class Scattering(WrappedStore):
@@ -35,6 +34,10 @@ def opened(tmp_path):
     return OpenTokens(store, TokenWindows(4, "uint32"), sorted(store.list(), key=lambda info: info.key))
 
 
+def pace_of(opened, joined=lambda _: None):
+    return RowPace(opened.store, opened.objects.keys, joined)
+
+
 def plan_of(opened, samples):
     samples = np.array(samples)
     return plan_batch(opened, OrderedBatch(0, 0, samples, np.ones(len(samples), np.bool_)), ("tokens",))
@@ -43,14 +46,14 @@ def plan_of(opened, samples):
 def read(pace, opened, samples):
     plan = plan_of(opened, samples)
     memory = np.zeros(plan.nbytes, np.uint8)
-    reader = pace.reader(opened.store, opened.objects.keys, plan, memoryview(memory))
+    reader = pace.reader(plan, memoryview(memory))
     assert sum(reader(index) for index in range(len(reader))) == len(samples) * 16
     return memory[: len(samples) * 16].view("<u4").reshape(len(samples), 4)
 
 
 def test_rows_of_one_file_are_joined_once_reads_were_quick(opened):
     joined = []
-    pace = RowPace(joined.append)
+    pace = pace_of(opened, joined.append)
     samples = [150, 3, 199, 0, 3, 100]
     for quick in (False, True):
         if quick:
@@ -60,20 +63,20 @@ def test_rows_of_one_file_are_joined_once_reads_were_quick(opened):
         if not quick:
             assert opened.store.parts == [("a.bin", 1)] * 3 + [("b.bin", 1)] * 3
             assert joined == []
-            pace = RowPace(joined.append)
+            pace = pace_of(opened, joined.append)
     assert opened.store.parts[6:] == [("a.bin", 3), ("b.bin", 3)]
     assert joined == [2, 2]
 
 
 def test_rows_of_a_slow_store_stay_reads_of_their_own(opened):
-    pace = RowPace(lambda _: None)
+    pace = pace_of(opened)
     pace.learn(1, 0.001)
     read(pace, opened, list(range(20)))
     assert opened.store.parts == [("a.bin", 1)] * 20
 
 
-def test_one_slow_read_among_quick_ones_changes_nothing_and_many_do():
-    pace = RowPace(lambda _: None)
+def test_one_slow_read_among_quick_ones_changes_nothing_and_many_do(opened):
+    pace = pace_of(opened)
     pace.learn(1, 1e-6)
     pace.learn(1, 0.1)
     assert pace.row_s < 2e-6
@@ -87,12 +90,8 @@ def test_where_there_are_checksums_or_nothing_to_join_samples_are_read_one_by_on
 
     packed = open_dataset(make_store(numbered(4)))
     plan = plan_batch(packed, OrderedBatch(0, 0, np.arange(4), np.ones(4, np.bool_)), ("bin",))
-    pace = RowPace(lambda _: None)
-    memory = memoryview(bytearray(plan.nbytes))
-    assert isinstance(pace.reader(opened.store, packed.objects.keys, plan, memory), SampleReader)
-    memory_store = MemoryStore("plain")
-    memory_store.write(Key("a.bin"), bytes(64))
+    assert isinstance(pace_of(opened).reader(plan, memoryview(bytearray(plan.nbytes))), SampleReader)
     plan = plan_of(opened, [0, 1])
     memory = memoryview(bytearray(plan.nbytes))
-    assert isinstance(pace.reader(memory_store, opened.objects.keys, plan, memory), SampleReader)
-    assert isinstance(pace.reader(opened.store, opened.objects.keys, plan, memory), RowReader)
+    assert isinstance(pace_of(opened).reader(plan, memory), RowReader)
+    assert isinstance(RowPace(MemoryStore("plain"), opened.objects.keys, print).reader(plan, memory), SampleReader)
