@@ -12,7 +12,8 @@ tokens (in the page cache then) and takes about half a minute.
 Both are told which windows to take; stoker finds out itself (order, positions), and reads through descriptors, so that
 a file that is cut short is an error and no signal. Ways are measured in turn, in rounds: medians, and of the ratios the
 least and the most too. CPU time is that of all threads, and says more than rates do where others use the machine.
-Before, stoker's arena is written once, so that no page of it is new; what it made ahead is taken before each measurement.
+Before, stoker's arena is written once, so that no page of it is new. What it made ahead is taken before each
+measurement.
 """
 
 from __future__ import annotations

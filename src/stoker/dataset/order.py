@@ -72,6 +72,7 @@ class Order:
         self._walk = self._start_walk(blocks)
         self._lock = threading.Lock()
         self._recent: OrderedDict[tuple[int, int, int], NDArray[np.int64]] = OrderedDict()
+        self._recent_size = 0  # samples in it
 
     def _start_walk(self, blocks: NDArray[np.int64]) -> Walk | None:
         size = self.recipe.global_batch_size
@@ -140,9 +141,11 @@ class Order:
                 epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
                 samples = walk.take(epoch, step_in_epoch, start, stop)
                 self._recent[key] = samples
-                kept = sum(one.size for one in self._recent.values())
-                while len(self._recent) > 1 and (kept > _RECENT_SAMPLES or len(self._recent) > _RECENT_COUNT):
-                    kept -= self._recent.popitem(last=False)[1].size
+                self._recent_size += samples.size
+                while len(self._recent) > 1 and (
+                    self._recent_size > _RECENT_SAMPLES or len(self._recent) > _RECENT_COUNT
+                ):
+                    self._recent_size -= self._recent.popitem(last=False)[1].size
         return samples
 
     def _in_manifest_order(self, step: int, rank: int, size: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

@@ -116,7 +116,7 @@ class OpenTokens:
         starts = self.windows.header_bytes + windows * self.windows.stride_bytes
         return Extents(
             object=objects,
-            offset=np.broadcast_to(starts[:, None], shape),
+            offset=starts.repeat(len(fields)).reshape(shape),
             size=np.full(shape, self.windows.window_bytes, np.int64),
             crc32c=np.full(shape, NO_CHECKSUM, np.int64),
         )
@@ -143,7 +143,7 @@ class OpenTokens:
         return sample_count * self.windows.window_bytes * len(fields)
 
     def _locate(self, samples: Int64s) -> tuple[Int64s, Int64s]:
-        """The object of each sample, and the window it is there; of the last array it is known, as a plan asks twice."""
+        """The object of each sample, and its window there. That of the last array is known: a plan asks twice."""
         known = self._located
         if known[0] is samples and not samples.flags.writeable:
             return known[1:]

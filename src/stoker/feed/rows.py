@@ -19,9 +19,9 @@ from stoker.feed.plan import BatchPlan
 from stoker.store.base import ScatteringStore, Store
 from stoker.values import Key
 
-# Rows are joined only as far as this together: on a slow mount every row is a read of its own, and they wait side by
-# side.
-_JOINED_S: Final = 0.0001
+# As long as a turn of the fetch pool, in which a thread reads one after the other anyway. On a slow mount every row is
+# a read of its own, and they wait side by side.
+_JOINED_S: Final = 0.001
 _JOINED_MAX_COUNT: Final = 64
 _FORGET: Final = 1.1  # the quickest read is forgotten by so much a read
 
@@ -77,7 +77,7 @@ class RowReader:
         starts = plan.targets.ravel()[order]
         stops = starts + plan.sizes.ravel()[order]
         self._buffers = [memory[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
-        edges = [0, *(np.flatnonzero(np.diff(rows)) + 1).tolist(), len(rows)]
+        edges = [0, *(np.flatnonzero(rows[1:] != rows[:-1]) + 1).tolist(), len(rows)]
         self._parts = [
             (pace.objects[rows[first]], at, min(at + most, stop))
             for first, stop in pairwise(edges)

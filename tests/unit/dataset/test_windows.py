@@ -1,7 +1,10 @@
 """How files of tokens are cut, against plain arithmetic over every window."""
 
+import hashlib
 import json
+import re
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -114,6 +117,14 @@ def test_the_digest_covers_the_cut_and_every_file_and_fits_a_position():
     digest = "dc2e6876592cb747939285b6671efb296c72e8ce07543c8cbf099b0b051f6c2e"
     position = Position((Segment(longest, digest, first_step=0),), next_step=7)
     assert Position.from_json(position.to_json()) == position
+
+
+def test_the_digest_is_the_one_on_the_page_of_the_format():
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "dataset-format.md").read_text()
+    (text,) = re.findall(r"^(\{.*\"kind\":\"tokens\".*\})$", page, re.MULTILINE)
+    digest = TokenWindows(8, "uint16", 1).digest(files("v1")[:1])
+    assert digest == f"tokens:uint16:8:1:0:{hashlib.sha256(text.encode()).hexdigest()}"
+    assert digest.endswith("f19b3cc91e899f163414c898ae70f71d43cffc2d5fa9edbb4d70c1ccd5caf1c1")
 
 
 def test_two_digests_are_told_apart_by_what_differs():
