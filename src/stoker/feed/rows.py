@@ -19,11 +19,11 @@ from stoker.feed.plan import BatchPlan
 from stoker.store.base import ScatteringStore, Store
 from stoker.values import Key
 
-# As long as a turn of the fetch pool, in which a thread reads one after the other anyway. On a slow mount every row is
-# a read of its own, and they wait side by side.
+# Rows that together take as long as a turn of the fetch pool, in which a thread reads one after the other anyway. On a
+# slow mount, or while many of them come from a cold disk, every row is a read of its own, and they wait side by side.
 _JOINED_S: Final = 0.001
 _JOINED_MAX_COUNT: Final = 64
-_FORGET: Final = 1.1  # the quickest read is forgotten by so much a read
+_WEIGHT: Final = 0.2  # of the newest read in the running mean
 
 
 class Reader(Protocol):
@@ -47,7 +47,7 @@ class RowPace:
         self.joined = joined
         self._store = store
         self._scattering = store if isinstance(store, ScatteringStore) else None  # to ask costs 10 us
-        self.row_s = 0.0  # the quickest of the recent ones: many wait for the interpreter lock, never all
+        self.row_s = 0.0  # running mean
 
     def reader(self, plan: BatchPlan, memory: memoryview) -> Reader:
         """What reads a planned batch into `memory`."""
@@ -59,7 +59,7 @@ class RowPace:
     def learn(self, count: int, seconds: float) -> None:
         """So many rows took so long. For any thread: what two write at once is what either of them saw."""
         row_s = seconds / count
-        self.row_s = min(row_s, self.row_s * _FORGET) if self.row_s else row_s
+        self.row_s += _WEIGHT * (row_s - self.row_s) if self.row_s else row_s
         if count > 1:
             self.joined(count - 1)
 

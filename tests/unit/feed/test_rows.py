@@ -75,14 +75,20 @@ def test_rows_of_a_slow_store_stay_reads_of_their_own(opened):
     assert opened.store.parts == [("a.bin", 1)] * 20
 
 
-def test_one_slow_read_among_quick_ones_changes_nothing_and_many_do(opened):
+def test_when_files_turn_cold_rows_are_reads_of_their_own_from_the_next_batch_on(opened):
     pace = pace_of(opened)
-    pace.learn(1, 1e-6)
-    pace.learn(1, 0.1)
-    assert pace.row_s < 2e-6
-    for _ in range(200):
-        pace.learn(1, 0.1)
-    assert pace.row_s == pytest.approx(0.1)
+    pace.learn(64, 64e-6)
+    pace.learn(64, 64 * 0.005)
+    read(pace, opened, list(range(20)))
+    assert opened.store.parts == [("a.bin", 1)] * 20
+
+
+def test_one_row_in_a_hundred_that_waits_leaves_the_others_joined(opened):
+    pace = pace_of(opened)
+    for _ in range(50):
+        pace.learn(100, 99 * 2e-6 + 0.001)
+    read(pace, opened, list(range(20)))
+    assert opened.store.parts == [("a.bin", 20)]
 
 
 def test_where_there_are_checksums_or_nothing_to_join_samples_are_read_one_by_one(opened, make_store, numbered):
