@@ -25,12 +25,12 @@ def cat(
 
     They are checked before the first of them is printed.
     """
-    from stoker.dataset.attach import open_described
+    from stoker.dataset.attach import open_indexed
     from stoker.dataset.describe import Dataset
     from stoker.dataset.sample import find_sample, read_sample
 
     with ExitStack() as stack:
-        opened = open_described(Dataset(url, index=index), stack)
+        opened = open_indexed(Dataset(url, index=index), stack)
         sample = find_sample(opened, key)
         fields = read_sample(opened, sample)
     if field is None and len(fields) == 1:

@@ -30,12 +30,12 @@ def head(
     """
     import numpy as np
 
-    from stoker.dataset.attach import open_described
+    from stoker.dataset.attach import open_indexed
     from stoker.dataset.describe import Dataset
     from stoker.dataset.sample import read_sample
 
     with ExitStack() as stack:
-        opened = open_described(Dataset(url, index=index), stack)
+        opened = open_indexed(Dataset(url, index=index), stack)
         numbers = np.arange(min(count, opened.manifest.sample_count))
         keys = opened.keys(numbers)
         samples = [read_sample(opened, number) for number in numbers.tolist()]

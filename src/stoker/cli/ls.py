@@ -51,11 +51,11 @@ def ls(
             json.dumps({name: asdict(held) for name, held in tiers.items()}) if as_json else describe_tiers(tiers)
         )
         return
-    from stoker.dataset.attach import open_described
+    from stoker.dataset.attach import open_indexed
     from stoker.dataset.describe import Dataset
 
     with ExitStack() as stack:
-        opened = open_described(Dataset(url, index=index), stack)
+        opened = open_indexed(Dataset(url, index=index), stack)
         count = opened.manifest.sample_count
         shown = count if everything or (limit is None and as_json) else SHOWN_SAMPLES if limit is None else limit
         samples = sample_sizes(opened, shown)

@@ -15,7 +15,9 @@ from stoker.dataset.index import MARK_FORMAT, index, list_sources
 from stoker.dataset.manifest import MANIFEST_KEY, holds
 from stoker.dataset.open import OpenDataset, open_dataset
 from stoker.dataset.place import read_mark
+from stoker.dataset.readable import Readable
 from stoker.dataset.select import Address, find_objects, parse_address
+from stoker.dataset.tokens import open_tokens
 from stoker.errors import DatasetError, TimedOut
 from stoker.io.lock import FileLock
 from stoker.store.base import Store
@@ -39,8 +41,15 @@ class IndexCache:
     deadline_s: float = INDEX_DEADLINE_S
 
 
-def open_described(dataset: Dataset, stack: ExitStack, cache: IndexCache | None = None) -> OpenDataset:
-    """Open what `dataset` names. `stack` closes the stores that are opened here.
+def open_described(dataset: Dataset, stack: ExitStack, cache: IndexCache | None = None) -> Readable:
+    """Open what `dataset` names, files of tokens or anything else. Raises as `open_tokens` and `open_indexed` do."""
+    if dataset.windows is not None:
+        return open_tokens(dataset.source, dataset.windows, stack)
+    return open_indexed(dataset, stack, cache)
+
+
+def open_indexed(dataset: Dataset, stack: ExitStack, cache: IndexCache | None = None) -> OpenDataset:
+    """Open what `dataset` names, by its manifest. `stack` closes the stores that are opened here.
 
     Where there is no manifest and `cache` is given, one process of the node indexes once, and the others wait. Raises
     DatasetError if there is no manifest and no cache; TimedOut; and as `open_dataset` and `index` do.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
+from stoker.dataset.windows import TokenType, TokenWindows
 from stoker.errors import ConfigError
 from stoker.store.base import Store
 
@@ -30,6 +31,7 @@ class Dataset:
         mappers: functions sample -> sample, applied one after the other to each decoded sample.
         index: path, URL or store of an index of `source` that does not lie beside it. Only this says where: nothing
             in an index names the place of its objects.
+        windows: `source` are files of tokens, cut like this; they have one field, `tokens`, and no index.
     """
 
     source: str | Path | Store
@@ -37,6 +39,7 @@ class Dataset:
     decoder_items: tuple[tuple[str, Decoder], ...] = ()
     mappers: tuple[Mapper, ...] = ()
     index: str | Path | Store | None = None
+    windows: TokenWindows | None = None
 
     def __post_init__(self) -> None:
         given: object = self.source
@@ -44,6 +47,11 @@ class Dataset:
             raise ConfigError(
                 f"not a data set: {given!r}",
                 hint="give its path or URL, an open store, or a stoker.Dataset to a loader",
+            )
+        if self.windows is not None and (self.field_names is not None or self.decoder_items or self.index is not None):
+            raise ConfigError(
+                "tokens() goes without fields(), decode() and index=: files of tokens have one field, 'tokens'",
+                hint="for tokens that are a field of samples leave tokens() out",
             )
         if self.field_names is not None:
             extra = sorted({field for field, _ in self.decoder_items} - set(self.field_names))
@@ -97,6 +105,16 @@ class Dataset:
                 )
             merged[field] = decoder
         return replace(self, decoder_items=tuple(merged.items()))
+
+    def tokens(self, seq_len: int, dtype: TokenType, overlap: int = 0, header_bytes: int = 0) -> Dataset:
+        """`source` are flat files of tokens (`*.bin`), read as windows: `batch["tokens"]` is (n, seq_len + overlap).
+
+        Window i of a file is tokens [i * seq_len, i * seq_len + seq_len + overlap), of `dtype` uint16, uint32, int32 or
+        int64, little-endian, after `header_bytes`. With overlap=1 inputs are `[:, :-1]` and targets `[:, 1:]`. Windows
+        cross the ends of documents, never those of files; tokens left at the end of a file are in none.
+        Raises ConfigError for a value out of range, and together with `fields`, `decode` or an index.
+        """
+        return replace(self, windows=TokenWindows(seq_len, dtype, overlap, header_bytes))
 
     def map(self, function: Mapper) -> Dataset:
         """`function(sample: dict) -> dict` for each decoded sample, after those already given."""

@@ -76,6 +76,7 @@ class Order:
         self._walk = self._start_walk(blocks)
         self._lock = threading.Lock()
         self._recent: OrderedDict[tuple[int, int, int], NDArray[np.int64]] = OrderedDict()
+        self._recent_size = 0  # samples in it
         self._valid: dict[int, NDArray[np.bool_]] = {}
         self._last: tuple[int, int, int] | None = None
 
@@ -160,13 +161,18 @@ class Order:
                 most = max(1, min(_AHEAD_COUNT, _AHEAD_SAMPLES // (stop - start), self.steps_per_epoch - step_in_epoch))
                 batches = walk.take(epoch, step_in_epoch, start, stop, most if follows else 1)
                 for ahead, one in enumerate(batches):
-                    self._recent[step + ahead, start, stop] = one
+                    self._keep((step + ahead, start, stop), one)
                 samples = batches[0]
-                kept = sum(one.size for one in self._recent.values())
-                while len(self._recent) > 1 and (kept > _RECENT_SAMPLES or len(self._recent) > _RECENT_COUNT):
-                    kept -= self._recent.popitem(last=False)[1].size
             self._last = key
         return samples
+
+    def _keep(self, key: tuple[int, int, int], samples: NDArray[np.int64]) -> None:
+        """Note what a step takes, and forget the oldest; with the lock held."""
+        before = self._recent.get(key)
+        self._recent_size += samples.size - (0 if before is None else before.size)
+        self._recent[key] = samples
+        while len(self._recent) > 1 and (self._recent_size > _RECENT_SAMPLES or len(self._recent) > _RECENT_COUNT):
+            self._recent_size -= self._recent.popitem(last=False)[1].size
 
     def _in_manifest_order(self, step: int, rank: int, size: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         batch = self.recipe.global_batch_size

@@ -36,8 +36,9 @@ class Address:
     pattern: str
 
 
-def parse_address(url: str | os.PathLike[str]) -> Address:
-    """Split a URL before the first component with `{`, `*`, `?` or `[` in it, or before the name of a tar.
+def parse_address(url: str | os.PathLike[str], suffix: str = TAR_SUFFIX) -> Address:
+    """Split a URL before the first component with `{`, `*`, `?` or `[` in it, or before the name of an object: what
+    ends with `suffix`.
 
     A folder that exists is taken by its name, whatever is in it. Only `*`, `**`, `?`, `[..]`, `{a,b}` and `{00..12}`
     are special; `*` stays within one component.
@@ -47,7 +48,7 @@ def parse_address(url: str | os.PathLike[str]) -> Address:
         return Address(text, "")
     start = text.find("://") + 3 if "://" in text else 0
     special = _SPECIAL.search(text, start)
-    if special is None and not text.endswith(TAR_SUFFIX):
+    if special is None and not text.endswith(suffix):
         return Address(text, "")
     cut = text.rfind("/", start, special.start() if special else len(text))
     if cut < start:

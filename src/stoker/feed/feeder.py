@@ -19,8 +19,8 @@ import weakref
 from collections.abc import Callable
 from typing import Final
 
-from stoker.dataset.open import OpenDataset
 from stoker.dataset.order import OrderedBatch
+from stoker.dataset.readable import Readable
 from stoker.errors import ClosedError, ConfigError, InternalError, TimedOut, UnsupportedError
 from stoker.feed.batch import WireBatch
 from stoker.feed.gather import Pattern
@@ -48,7 +48,7 @@ class InlineFeeder:
 
     def __init__(
         self,
-        opened: OpenDataset,
+        opened: Readable,
         batches: Callable[[int], OrderedBatch],
         spec: FeedSpec,
         options: FeedOptions,

@@ -114,6 +114,11 @@ class FetchPool:
         else:
             self._start_threads()
 
+    def count_joined(self, count: int) -> None:
+        """One of the things that a job does was so many more reads than one."""
+        with self._changed:
+            self.read_count += count
+
     def abandon(self, job: Job) -> None:
         """Begin no more of a job. No effect on one that is finished."""
         with self._changed:

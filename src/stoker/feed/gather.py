@@ -13,8 +13,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.dataset.layout import BLOCK_MAX_BYTES, BlockTable, Int64s
+from stoker.dataset.layout import BLOCK_MAX_BYTES, Int64s
 from stoker.dataset.order import Order
+from stoker.dataset.readable import Blocks
 from stoker.dataset.recipe import Shuffle
 from stoker.io.memory import align
 from stoker.units import MIB
@@ -110,7 +111,7 @@ def pattern_of(order: Order, layout: Layout) -> Pattern:
     return Pattern(order.recipe.shuffle, order.recipe.window, lane_count, ratio, share, layout.dp_size)
 
 
-def choose_units(blocks: BlockTable, readable: NDArray[np.bool_], pattern: Pattern, facts: ReadFacts) -> Gathering:
+def choose_units(blocks: Blocks, readable: NDArray[np.bool_], pattern: Pattern, facts: ReadFacts) -> Gathering:
     """The cheapest way to read that fits `facts.gather_bytes`. `readable` bool[objects]: can be read across samples.
 
     Costs O(blocks) for each size tried: one for near stores, up to eight for far ones. The cost of a way is the time
@@ -149,7 +150,7 @@ def choose_units(blocks: BlockTable, readable: NDArray[np.bool_], pattern: Patte
     return Gathering(units, frame_count, frames * units.frame_bytes)
 
 
-def cut_units(blocks: BlockTable, readable: NDArray[np.bool_], span_bytes: int) -> Units:
+def cut_units(blocks: Blocks, readable: NDArray[np.bool_], span_bytes: int) -> Units:
     """Units of the blocks that begin in one stretch of `span_bytes` of one object; 0: each block is one.
 
     The last block of a unit may reach beyond the stretch; units that reach as far again are not usable, nor are those

@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Self
 
 from stoker.dataset.describe import Dataset
-from stoker.dataset.open import OpenDataset
 from stoker.dataset.order import Order, OrderedBatch, Position
+from stoker.dataset.readable import Readable
 from stoker.errors import ClosedError, ConfigError, DatasetError, naming
 from stoker.feed.batch import Batch
 from stoker.feed.feeder import InlineFeeder
@@ -64,7 +64,7 @@ class Loader:
     def __init__(
         self,
         dataset: Dataset,
-        opened: OpenDataset,
+        opened: Readable,
         *,
         order: Order,
         layout: Layout,

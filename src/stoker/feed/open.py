@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from stoker.dataset.attach import IndexCache, open_described
 from stoker.dataset.describe import Dataset
-from stoker.dataset.open import OpenDataset
 from stoker.dataset.order import Order
+from stoker.dataset.readable import Readable
 from stoker.dataset.recipe import Shuffle, plan_recipe
 from stoker.errors import EmptyDataset, naming
 from stoker.feed.loader import Loader
@@ -55,7 +55,7 @@ def open_loader(
         return loader
 
 
-def _fix_order(opened: OpenDataset, wish: OrderWish) -> Order:
+def _fix_order(opened: Readable, wish: OrderWish) -> Order:
     manifest, block_samples = opened.manifest, opened.blocks.sample_count
     recipe = plan_recipe(
         block_samples,

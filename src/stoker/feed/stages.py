@@ -13,17 +13,18 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.dataset.open import OpenDataset
 from stoker.dataset.order import OrderedBatch
+from stoker.dataset.readable import Readable
 from stoker.feed.batch import BYTES, Field, InReply, WireBatch, read_field
-from stoker.feed.decode import decode_batch
-from stoker.feed.fetch import FetchPool, Job, SampleReader
+from stoker.feed.decode import AsRows, decode_batch, find_decoder
+from stoker.feed.fetch import FetchPool, Job
 from stoker.feed.gather import NEAR_S, Gathering, Pattern, ReadFacts, choose_units
 from stoker.feed.gatherer import Gatherer
 from stoker.feed.mapper import Samples, map_batch
 from stoker.feed.options import FeedOptions
 from stoker.feed.placement import Placement, Work
 from stoker.feed.plan import FeedSpec
+from stoker.feed.rows import RowPace
 from stoker.io.buffers import view
 from stoker.ledger import StageTimes
 
@@ -41,7 +42,7 @@ class Stages:
 
     def __init__(
         self,
-        opened: OpenDataset,
+        opened: Readable,
         spec: FeedSpec,
         options: FeedOptions,
         placement: Placement,
@@ -49,12 +50,13 @@ class Stages:
         pattern: Pattern | None = None,
     ) -> None:
         self.pool = FetchPool(options.threads)
+        self._rows = RowPace(opened.store, opened.objects.keys, self.pool.count_joined)
         self._opened = opened
         self._spec = spec
         self._placement = placement
         self._finish = finish
-        self._decoders = tuple(options.decoders[name] for name in spec.decoders)
-        self._decodes = any(decoder is not None for decoder in self._decoders)
+        self._decoders = tuple(find_decoder(name, options.decoders) for name in spec.decoders)
+        self._decodes = not all(decoder is None or isinstance(decoder, AsRows) for decoder in self._decoders)
         self._to_decode: SimpleQueue[Work | None] = SimpleQueue()
         self._to_map: SimpleQueue[Work | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -73,8 +75,8 @@ class Stages:
         if self._knows_all:
             return
         firsts = self._opened.objects.first_sample
-        touched = np.unique(np.searchsorted(firsts, ordered.samples, side="right") - 1)
-        new = touched[~self._known_objects[touched]]
+        touched = np.searchsorted(firsts, ordered.samples, side="right") - 1
+        new = np.unique(touched[~self._known_objects[touched]])
         if len(new) > 1:
             loaded = threading.Event()
 
@@ -100,7 +102,7 @@ class Stages:
         if self._gatherer is not None:
             self._gatherer.fetch(work)
             return
-        reader = SampleReader(self._opened.store, self._opened.objects.keys, work.plan, view(work.memory))
+        reader = self._rows.reader(work.plan, view(work.memory))
         work.job = Job(work.step, len(reader), reader, partial(self._read, work))
         self.pool.submit(work.job)
 

@@ -10,7 +10,7 @@ The contract below is what `stoker.testing.StoreSuite` tests; a store that passe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,7 @@ from typing import Protocol, Self, runtime_checkable
 from stoker.io.buffers import ReadBuffer, WriteBuffer
 from stoker.values import ByteRange, Key, ObjectInfo
 
-__all__ = ["ObjectWriter", "PromotingStore", "ReadBuffer", "Store", "StoreLimits", "WriteBuffer"]
+__all__ = ["ObjectWriter", "PromotingStore", "ReadBuffer", "ScatteringStore", "Store", "StoreLimits", "WriteBuffer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,14 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Release what is held. Idempotent."""
+
+
+@runtime_checkable
+class ScatteringStore(Protocol):
+    """A store where finding an object costs more than reading a little of it: a file system."""
+
+    def read_each(self, key: Key, starts: Sequence[int], buffers: Sequence[memoryview]) -> None:
+        """Fill each buffer, of bytes, from its start on: as so many `read_into`, with one look-up. Raises the same."""
 
 
 class PromotingStore(Store, Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -110,12 +110,21 @@ class LocalStore:
             if direct_count is not None:
                 start += direct_count
                 rest = rest[direct_count:]
-        while rest:
-            count = os.preadv(file.fd, [rest], start)
-            if count == 0:
-                raise _truncated(key, path, start + len(rest), os.fstat(file.fd).st_size)
-            start += count
-            rest = rest[count:]
+        _fill(key, path, file.fd, start, rest)
+
+    def read_each(self, key: Key, starts: Sequence[int], buffers: Sequence[memoryview]) -> None:
+        """Fill each buffer from its start on, through the page cache, one preadv each. Raises NotFound, Truncated."""
+        path = self._place(key)
+        with _reading(key, path):
+            file = self._descriptors.acquire(path)
+            try:
+                fd, preadv = file.fd, os.preadv
+                for start, buffer in zip(starts, buffers, strict=True):
+                    count = preadv(fd, (buffer,), start)
+                    if count != len(buffer):
+                        _fill(key, path, fd, start + count, buffer[count:])
+            finally:
+                self._descriptors.release(file)
 
     def read(self, key: Key, range: ByteRange | None = None) -> bytes:  # noqa: A002  the field's word
         """The object, or a range of it. Raises NotFound, Truncated."""
@@ -299,6 +308,16 @@ def _translated(error: OSError, key: str, path: str) -> StokerError:
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return NotFound(f"no object {str(key)!r}", path)
     return translate(error, f"cannot read {str(key)!r}", Path(path))
+
+
+def _fill(key: str, path: str, fd: int, start: int, rest: memoryview) -> None:
+    """Fill `rest` from `start` on, in as many reads as that takes."""
+    while rest:
+        count = os.preadv(fd, (rest,), start)
+        if count == 0:
+            raise _truncated(key, path, start + len(rest), os.fstat(fd).st_size)
+        start += count
+        rest = rest[count:]
 
 
 def _truncated(key: str, path: str, wanted: int, size: int) -> Truncated:

@@ -242,6 +242,17 @@ def test_a_short_read_is_continued(store, monkeypatch):
     assert store.read(KEY) == data
 
 
+def test_several_places_of_an_object_are_read_at_once_as_one_by_one(store):
+    store.write(KEY, bytes(range(100)))
+    buffers = [memoryview(bytearray(size)) for size in (10, 0, 3)]
+    store.read_each(KEY, [90, 7, 0], buffers)
+    assert [bytes(buffer) for buffer in buffers] == [bytes(range(90, 100)), b"", bytes(range(3))]
+    with pytest.raises(Truncated, match="ends at byte 100, wanted up to 101"):
+        store.read_each(KEY, [0, 91], [memoryview(bytearray(10)), memoryview(bytearray(10))])
+    with pytest.raises(NotFound):
+        store.read_each(Key("gone"), [0], [memoryview(bytearray(1))])
+
+
 def test_a_file_that_shrinks_while_it_is_read_is_truncated(store, monkeypatch):
     store.write(KEY, b"x" * 100)
     monkeypatch.setattr(os, "pread", lambda *_: b"")
