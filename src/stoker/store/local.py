@@ -50,10 +50,10 @@ class LocalStore:
         self._direct_least = self._engines.least_bytes
         self._closed = False
         with translating("cannot use the directory", self.root):
+            if self.root.exists() and not self.root.is_dir():
+                raise StoreError("a file, where a folder is needed", str(self.root), "give the folder it lies in")
             if create:
                 atomic.make_dirs(self.root)
-            elif self.root.exists() and not self.root.is_dir():
-                raise StoreError("a file, where a folder is needed", str(self.root), "give the folder it lies in")
             self._engines.check(self.root)
 
     @property

@@ -85,7 +85,7 @@ def test_a_store_is_made_at_once_or_by_the_first_write(tmp_path):
 def test_a_file_is_not_a_store(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     for create in (False, True):
-        with pytest.raises(StoreError, match="director") as caught:
+        with pytest.raises(StoreError, match="a file, where a folder is needed") as caught:
             LocalStore(tmp_path / "file", create=create)
         assert caught.value.where == str(tmp_path / "file")
         assert caught.value.hint
