@@ -5,11 +5,15 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from stoker.errors import ConfigError
 from stoker.feed.decode import DECODERS, Decoder
 from stoker.units import MIB, parse_bytes
+
+
+FeederKind: TypeAlias = Literal["auto", "child", "inline"]
+FEEDERS: Final[tuple[FeederKind, ...]] = get_args(FeederKind)
 
 
 def whole_number(name: str, value: Any, least: int) -> int:
@@ -37,6 +41,8 @@ class FeedOptions:
         deadline_s: how long a batch may take before TimedOut says what it waits for.
         patience_s: how long all slots may be lent before batches are copied into ordinary memory.
         decoders: name -> function; None leaves bytes as they are.
+        feeder: where batches are made: in a "child" process, "inline" in threads of this one, or "auto": in a child
+            wherever one can do it.
     """
 
     epochs: int = 1
@@ -45,6 +51,7 @@ class FeedOptions:
     deadline_s: float = 300.0
     patience_s: float = 1.0
     decoders: Mapping[str, Decoder | None] = field(default_factory=lambda: DECODERS)
+    feeder: FeederKind = "auto"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prefetch_bytes", parse_bytes(self.prefetch_bytes))
@@ -54,6 +61,8 @@ class FeedOptions:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
                 raise ConfigError(f"{name} is {value!r}", hint="it must be a number of seconds, 0 or more")
+        if self.feeder not in FEEDERS:
+            raise ConfigError(f"feeder is {self.feeder!r}", hint=f"there are {', '.join(FEEDERS)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +70,7 @@ class FeedStats:
     """What a feeder has done, and what it holds now.
 
     Attributes:
+        feeder: where batches are made: "child" or "inline".
         budget_bytes: size of the arena, which the bytes in flight and lent never pass.
         bytes_in_flight: slots of batches that are being made or lie ready; near the budget: storage is ahead.
         peak_bytes_in_flight: the most they ever were.
@@ -71,6 +81,7 @@ class FeedStats:
         bytes_read: bytes of these.
     """
 
+    feeder: str
     budget_bytes: int
     bytes_in_flight: int
     peak_bytes_in_flight: int
