@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
@@ -32,7 +32,14 @@ class InReply:
     values: Any
 
 
-Place: TypeAlias = InSlot | InReply
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """The values are made when they are first looked at, by `read(memory)`."""
+
+    read: Callable[[NDArray[np.uint8]], Any]
+
+
+Place: TypeAlias = InSlot | InReply | Deferred
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,6 +139,8 @@ def read_field(field: Field, memory: NDArray[np.uint8]) -> Any:
     """The value of a field whose slot is `memory`: views of it, no copies."""
     if isinstance(field.place, InReply):
         return field.place.values
+    if isinstance(field.place, Deferred):
+        return field.place.read(memory)
     start = field.place.offset
     if field.shape is not None:
         return np.ndarray(field.shape, np.dtype(field.dtype), buffer=memory, offset=start)

@@ -14,12 +14,15 @@ from typing import Self
 
 from stoker.dataset.describe import Dataset
 from stoker.dataset.open import OpenDataset
-from stoker.dataset.order import Order, OrderedBatch, Position
+from stoker.dataset.order import Order, Position
 from stoker.errors import ClosedError, ConfigError
 from stoker.feed.batch import Batch
-from stoker.feed.feeder import InlineFeeder
+from stoker.feed.child import ChildFeeder
+from stoker.feed.feeder import Feeder, InlineFeeder
 from stoker.feed.options import FeedOptions, FeedStats
 from stoker.feed.plan import check_fits, choose_fields
+from stoker.feed.start import Start
+from stoker.feed.travel import pack_hello, share
 from stoker.ledger import Counter, Ledger, split_wait
 from stoker.values import Layout
 
@@ -49,7 +52,7 @@ class Loader:
 
     Reading begins with the first batch asked for, and goes on ahead of use within `options.prefetch_bytes`. Threads,
     memory and open files are given back by `close()`, or when the loader is no longer referenced; batches stay as long
-    as they are held. `closes` is called then.
+    as they are held. `start` says whether a child process makes the batches, and what is closed with the loader.
 
     Attributes:
         order: which samples are in which batch.
@@ -69,7 +72,7 @@ class Loader:
         layout: Layout,
         options: FeedOptions,
         ledger: Ledger,
-        closes: Callable[[], None] = lambda: None,
+        start: Start | None = None,
     ) -> None:
         spec = choose_fields(dataset, opened.manifest, tuple(options.decoders))
         self.order = order
@@ -80,19 +83,26 @@ class Loader:
         self._ledger = ledger
         self._loop_count = 0
         self._turn = threading.Lock()
-        batches = partial(_share, order, layout)
+        batches = partial(share, order, layout)
         count, rest = divmod(order.recipe.global_batch_size, layout.dp_size)
         # In training a first batch can cost seconds of hashing; it is asked for here only where it is refused.
         tail = batches(self.steps_per_epoch - 1) if self._evaluates or rest else None
         if options.prefetch_bytes:
             check_fits(opened, spec.fields, count, tail, options.prefetch_bytes)
         self._account = account = _Account(ledger)
+        start = start or Start()
+        closes = start.closes
 
         def ends(counts: Mapping[Counter, int]) -> None:  # must not hold the loader
             account.tell(counts)
             closes()
 
-        self._feeder = InlineFeeder(opened, batches, spec, options, self._step_count, ends)
+        self._feeder: Feeder
+        if start.child is not None:
+            hello = pack_hello(dataset, opened, order, layout, options, self._step_count)
+            self._feeder = ChildFeeder(start.child, hello, ends)
+        else:
+            self._feeder = InlineFeeder(opened, batches, spec, options, self._step_count, ends)
         self._closed = weakref.finalize(self, self._feeder.abandon)
 
     @property
@@ -217,6 +227,3 @@ class _Loop(Iterator[Batch]):
     def __next__(self) -> Batch:
         return self._advance(self)
 
-
-def _share(order: Order, layout: Layout, step: int) -> OrderedBatch:
-    return order.rank_batch(step, layout.dp_rank, layout.dp_size)

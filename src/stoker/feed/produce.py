@@ -30,8 +30,8 @@ _log = logging.getLogger("stoker.feed")
 class Producer:
     """Makes steps [0, step_count), whose samples `batches(step)` names. Starts with the first step asked for.
 
-    A feeder derives from it: it says with `_ask` what is wanted, and with `_is_awaited` for which step a thread of its
-    own waits on `_changed`; it takes what `_is_made` from `_works` and `_errors`.
+    A feeder derives from it: it says with `_ask` what is wanted, is told of what is made by `_tell_made`, and takes that
+    from `_works` and `_errors`.
     """
 
     def __init__(
@@ -87,9 +87,10 @@ class Producer:
         work = self._works.get(step)
         return step in self._errors or (work is not None and work.reply is not None)
 
-    def _is_awaited(self, step: int) -> bool:
-        """Whether a thread waits on `_changed` until `step` is made."""
-        return self._asked == step
+    def _tell_made(self, step: int) -> None:
+        """`step` is ready, or has failed."""
+        if self._asked == step:
+            self._changed.notify_all()
 
     def _check_running(self) -> None:
         if self._failure is not None:
@@ -268,8 +269,7 @@ class Producer:
     def _finish(self, work: Work, error: BaseException | None) -> None:
         with self._changed:
             if error is None and not work.dropped:
-                if self._is_awaited(work.step):
-                    self._changed.notify_all()
+                self._tell_made(work.step)
                 if self._spec.mappers:
                     self._arena.wake()  # the first one shows how much room the others take
                 return
@@ -284,7 +284,7 @@ class Producer:
         with self._changed:
             self._errors[step] = error
             self._ahead = False
-            self._changed.notify_all()
+            self._tell_made(step)
 
 
 def _weakly(finish: Callable[[Work, BaseException | None], None]) -> Callable[[Work, BaseException | None], None]:

@@ -35,6 +35,8 @@ class Channel:
         self._socket = end
         self._poll = select.poll()
         self._poll.register(end, select.POLLIN)
+        self._room = select.poll()
+        self._room.register(end, select.POLLOUT)
         self._buffer = bytearray(2 * _INLINE_MAX_BYTES)
         self._view = memoryview(self._buffer)
         _ends.add(self)
@@ -45,26 +47,35 @@ class Channel:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return cls(ours), theirs
 
-    def send(self, message: bytes, fds: Sequence[int] = ()) -> None:
+    def send(self, message: bytes, fds: Sequence[int] = (), timeout_s: float | None = None) -> bool:
         """Send a message, and copies of the open files `fds`; waits while the other side does not read.
 
-        Raises OSError if the other side is gone (BrokenPipeError, ConnectionResetError) or this one is closed.
+        False if it could not be sent within `timeout_s` (None: for ever). Raises EOFError if the other side is gone, or
+        this one is closed.
         """
-        if len(message) > _INLINE_MAX_BYTES:
-            spilled = anonymous_file("stoker-message", message)
-            try:
-                self._send(_SPILLED, [spilled, *fds])
-            finally:
-                os.close(spilled)
-        else:
-            self._send(message, fds)
+        if len(message) <= _INLINE_MAX_BYTES:
+            return self._send(message, fds, timeout_s)
+        spilled = anonymous_file("stoker-message", message)
+        try:
+            return self._send(_SPILLED, [spilled, *fds], timeout_s)
+        finally:
+            os.close(spilled)
 
-    def _send(self, message: bytes, fds: Sequence[int]) -> None:
-        if fds:
-            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
-            self._socket.sendmsg([message], rights, _QUIET)
-        else:
-            self._socket.send(message, _QUIET)
+    def _send(self, message: bytes, fds: Sequence[int], timeout_s: float | None) -> bool:
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            try:
+                self._socket.sendmsg([message], rights, _QUIET | socket.MSG_DONTWAIT)
+                return True
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                raise EOFError from error
+            left_s = None if deadline_s is None else deadline_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                return False
+            self._room.poll(None if left_s is None else left_s * 1000)
 
     def post(self, message: bytes) -> bool:
         """Send a small message if that needs no waiting, and say whether it was sent. Takes no lock, raises nothing:

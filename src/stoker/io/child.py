@@ -18,7 +18,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, TextIO
@@ -30,7 +29,6 @@ from stoker.io.memory import anonymous_file
 _WORDS_MAX_BYTES: Final = 64 << 10
 _SHOWN_MAX_CHARACTERS: Final = 600
 _PR_SET_PDEATHSIG: Final = 1
-_GONE: Final = "Z"
 
 
 class Child:
@@ -89,15 +87,13 @@ class Child:
         return False
 
     def end(self, timeout_s: float) -> str:
-        """Tell it to end, wait, and kill it if it has not ended after `timeout_s`; returns how it ended.
-
-        No thread may be using the channel. Idempotent.
+        """Tell it to end, wait, and kill it if it has not ended after `timeout_s`; returns how it ended. What it sent
+        before can still be received. Idempotent.
         """
         self.channel.shut()
         if not self._wait(timeout_s):
             self._process.kill()
             self._process.wait()
-        self.channel.close()
         code = self._process.returncode
         if code >= 0:
             return f"exit code {code}"
@@ -105,11 +101,18 @@ class Child:
             return signal.Signals(-code).name
         return f"signal {-code}"
 
-    def abandon(self) -> None:
-        """Let it end by itself. Waits for nothing and takes no lock: a garbage collection may call it anywhere."""
+    def close(self) -> None:
+        """Let go of the channel, in which no thread may be, and of the last words. Idempotent.
+
+        One that was not ended is told so, and is then on its own. Takes no lock: a garbage collection may call it.
+        """
         self.channel.shut()
         self.channel.close()
-        _leaving.append(self._process)
+        if self._process.returncode is None and self._process not in _leaving:
+            _leaving.append(self._process)
+        if self._words_fd >= 0:
+            os.close(self._words_fd)
+            self._words_fd = -1
 
     def last_words(self) -> str:
         """The end of what it wrote to stderr."""
@@ -120,14 +123,8 @@ class Child:
         text = os.pread(self._words_fd, size - begin, begin).decode(errors="replace").strip()
         return text[-_SHOWN_MAX_CHARACTERS:]
 
-    def forget(self) -> None:
-        """Drop what was kept of its last words. Idempotent."""
-        if self._words_fd >= 0:
-            os.close(self._words_fd)
-            self._words_fd = -1
-
     def __del__(self) -> None:
-        self.forget()
+        self.close()
 
     def _wait(self, timeout_s: float) -> bool:
         """Whether it has ended; a process descriptor tells at once, where the kernel has them."""
@@ -222,16 +219,3 @@ class _Words(io.TextIOBase):
 
     def fileno(self) -> int:
         return self._shown.fileno()
-
-
-def leave_when_orphaned(channel: Channel) -> None:
-    """End this process at once, whatever its threads are doing, when the other side is gone."""
-    with contextlib.suppress(EOFError):
-        while True:
-            channel.receive(None)
-    os._exit(0)
-
-
-def now_s() -> float:
-    """The clock that deadlines of both sides are told in: one for all processes of a machine."""
-    return time.monotonic()
