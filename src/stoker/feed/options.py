@@ -5,15 +5,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Self
 
+from stoker.config import FEEDERS, FeederKind, FeedSettings
 from stoker.errors import ConfigError
 from stoker.feed.decode import DECODERS, Decoder
 from stoker.units import MIB, parse_bytes
-
-
-FeederKind: TypeAlias = Literal["auto", "child", "inline"]
-FEEDERS: Final[tuple[FeederKind, ...]] = get_args(FeederKind)
 
 
 def whole_number(name: str, value: Any, least: int) -> int:
@@ -52,6 +49,12 @@ class FeedOptions:
     patience_s: float = 1.0
     decoders: Mapping[str, Decoder | None] = field(default_factory=lambda: DECODERS)
     feeder: FeederKind = "auto"
+
+    @classmethod
+    def of(cls, settings: FeedSettings, epochs: int, prefetch_bytes: int | str | None) -> Self:
+        """What the settings say, but for `prefetch_bytes` if that is given."""
+        wanted = settings.prefetch_bytes if prefetch_bytes is None else prefetch_bytes
+        return cls(epochs, parse_bytes(wanted), settings.threads, settings.deadline_s, feeder=settings.feeder)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prefetch_bytes", parse_bytes(self.prefetch_bytes))
