@@ -44,7 +44,7 @@ from stoker.feed.wire import (
 )
 from stoker.io.channel import Channel
 from stoker.io.child import Child
-from stoker.io.memory import Slot, Window, make_words, map_apart, map_words, room
+from stoker.io.memory import Slot, Window, make_words, take_apart, map_words, room
 from stoker.ledger import Counter
 from stoker.units import format_seconds
 
@@ -204,7 +204,7 @@ class ChildFeeder:
         loans = self._loans
         loans.next_number = max(loans.next_number, made.loan + 1)
         if made.offset == NOWHERE:
-            memory = map_apart(files[0], made.memory_bytes) if files else np.empty(0, np.uint8)
+            memory = take_apart(files[0], made.memory_bytes) if files else np.empty(0, np.uint8)
             child = self._child
             if child is not None:
                 child.channel.post(encode(Release([made.loan])))  # its maker need not keep it; if this is lost, a seek says
@@ -212,8 +212,10 @@ class ChildFeeder:
         slot = Slot(made.offset, made.memory_bytes)
         if slot.offset + room(slot.nbytes) > self._arena.size_bytes:
             self._arena.grow(made.arena_bytes)
+        # In this order: a loan that dies before it is noted, in an interrupt, is no loan to the next seek.
+        memory = self._arena.lend(slot, loans.returned, made.loan)
         loans.live[made.loan] = slot.offset, slot.nbytes
-        return self._arena.lend(slot, loans.returned, made.loan)
+        return memory
 
     # The child's life.
 

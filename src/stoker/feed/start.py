@@ -42,7 +42,8 @@ def start_feeder(dataset: Any, kind: str) -> Start:
     """
     if kind == "inline":
         return Start()
-    reason = _reason(getattr(dataset, "source", dataset)) or _reason(getattr(dataset, "index", None))
+    places = [dataset] if isinstance(dataset, str | os.PathLike) else [dataset.source, dataset.index]
+    reason = next(filter(None, map(_reason, places)), "")
     if not reason:
         try:
             return Start(start_child())

@@ -58,7 +58,8 @@ class State(msgspec.Struct, array_like=True):
 def pack_hello(
     dataset: Dataset, opened: OpenDataset, order: Order, layout: Layout, options: FeedOptions, step_count: int
 ) -> Hello:
-    """Describe what is to be fed. Raises ConfigError for a function that cannot travel, naming it and why."""
+    """Describe what is to be fed. Functions travel by the name they are imported by; those of `__main__`, of a notebook,
+    nested ones and lambdas by value, with a copy of what they refer to. Raises ConfigError for a function that cannot travel, naming it and why."""
     recipe = order.recipe
     plain = {
         each.name: msgspec.to_builtins(getattr(dataset, each.name))
@@ -86,14 +87,27 @@ def pack_hello(
 def _pack_function(function: Mapper) -> bytes:
     import cloudpickle  # noqa: PLC0415  only where there is a function
 
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
     try:
-        return bytes(cloudpickle.dumps(function))
+        if module is None or _is_found(module.__name__):
+            return bytes(cloudpickle.dumps(function))
+        cloudpickle.register_pickle_by_value(module)
+        try:
+            return bytes(cloudpickle.dumps(function))
+        finally:
+            cloudpickle.unregister_pickle_by_value(module)
     except Exception as error:  # user code: objects say in any way that they cannot be pickled
         name = getattr(function, "__qualname__", type(function).__name__)
         raise ConfigError(
             f"map function {name!r} cannot travel to the process that makes batches: {type(error).__name__}: {error}",
             hint='let it open what it needs when it is called; or feeder="inline" runs it in this process',
         ) from error
+
+
+def _is_found(name: str) -> bool:
+    """Whether another process would find a module by its name: this one may have it from elsewhere."""
+    top = name.partition(".")[0]
+    return any(finder.find_spec(top, None) is not None for finder in sys.meta_path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ ever, and its last words are kept for the error that tells of its end.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import io
@@ -28,6 +29,7 @@ from stoker.io.memory import anonymous_file
 
 _WORDS_MAX_BYTES: Final = 64 << 10
 _SHOWN_MAX_CHARACTERS: Final = 600
+_LEAVE_S: Final = 1.0
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -38,6 +40,7 @@ class Child:
         self.pid = process.pid
         self.channel = channel
         self._process = process
+        _running[process.pid] = process
         self._words_fd = words_fd
 
     @classmethod
@@ -94,6 +97,7 @@ class Child:
         if not self._wait(timeout_s):
             self._process.kill()
             self._process.wait()
+        _reap()
         code = self._process.returncode
         if code >= 0:
             return f"exit code {code}"
@@ -108,8 +112,8 @@ class Child:
         """
         self.channel.shut()
         self.channel.close()
-        if self._process.returncode is None and self._process not in _leaving:
-            _leaving.append(self._process)
+        if self._process.returncode is None:
+            _leaving.add(self.pid)
         if self._words_fd >= 0:
             os.close(self._words_fd)
             self._words_fd = -1
@@ -145,15 +149,30 @@ class Child:
         return self._process.poll() is not None
 
 
-_leaving: list[subprocess.Popen[bytes]] = []  # abandoned, and not yet known to have ended
+_running: dict[int, subprocess.Popen[bytes]] = {}  # all that are not known to have ended; none is lost to a collection
+_leaving: set[int] = set()  # those among them whose channel is closed
 
 
 def _reap() -> None:
-    """Let the kernel forget the children that were abandoned and have ended."""
-    for process in list(_leaving):
+    """Let the kernel forget the children that have ended."""
+    for pid, process in list(_running.items()):
         if process.poll() is not None:
-            with contextlib.suppress(ValueError):  # another thread was quicker
-                _leaving.remove(process)
+            _running.pop(pid, None)
+            _leaving.discard(pid)
+
+
+@atexit.register
+def _reap_all() -> None:
+    """At the end of this process: those that were told to end do, or are killed; the others live on."""
+    for pid, process in _running.items():
+        if pid in _leaving:
+            try:
+                process.wait(_LEAVE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        elif process.poll() is None:
+            process.returncode = 0  # nobody here will wait for it: a Popen would complain of that
 
 
 def _environment() -> dict[str, str]:

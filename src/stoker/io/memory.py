@@ -242,10 +242,19 @@ def apart_fd(memory: NDArray[np.uint8]) -> int:
     return mapping.fd
 
 
-def map_apart(fd: int, nbytes: int) -> NDArray[np.uint8]:
-    """The memory that another process made by `make_apart`, uint8[nbytes]; it goes with its last view. Closes `fd`."""
+def take_apart(fd: int, nbytes: int) -> NDArray[np.uint8]:
+    """A copy, uint8[nbytes], of what another process made by `make_apart`. Closes `fd`.
+
+    Not the memory itself: each mapping would hold an open file, and a process may hold only so many.
+    """
     try:
-        return np.ndarray((nbytes,), np.uint8, buffer=_map(fd, nbytes))
+        memory = np.empty(nbytes, np.uint8)
+        left = memoryview(memory)
+        while left and (count := os.preadv(fd, [left], nbytes - len(left))):
+            left = left[count:]
+        if left:
+            raise InternalError(f"{len(left)} of {nbytes} bytes of a batch are missing")
+        return memory
     finally:
         os.close(fd)
 
