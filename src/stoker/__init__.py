@@ -11,7 +11,8 @@
             state.save_if_due(after=batch)
     print(run.report())
 
-Importing stoker loads neither PyTorch nor Arrow: rooms load what they need when they are entered.
+Importing stoker loads neither PyTorch nor Arrow: rooms load what they need when they are entered, and so does each
+child process, which a training job waits for before its first batch.
 """
 
 from __future__ import annotations
@@ -22,18 +23,23 @@ from typing import TYPE_CHECKING, Any
 from stoker import errors
 from stoker._version import VERSION
 from stoker.errors import StokerError
-from stoker.run import Run, open  # noqa: A004  read as stoker.open
 from stoker.values import Layout
 
 if TYPE_CHECKING:
     from stoker.dataset.describe import Dataset
     from stoker.dataset.writer import writer
+    from stoker.run import Run, open  # noqa: A004  read as stoker.open
 
 __all__ = ["Dataset", "Layout", "Run", "StokerError", "__version__", "errors", "open", "writer"]
 
 __version__ = VERSION
 
-_LAZY = {"Dataset": "stoker.dataset.describe", "writer": "stoker.dataset.writer"}
+_LAZY = {
+    "Dataset": "stoker.dataset.describe",
+    "Run": "stoker.run",
+    "open": "stoker.run",
+    "writer": "stoker.dataset.writer",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, get_args
 
-from stoker.config import FEEDERS, FeederKind, FeedSettings
 from stoker.errors import ConfigError
 from stoker.feed.decode import DECODERS, Decoder
 from stoker.units import MIB, parse_bytes
+
+if TYPE_CHECKING:
+    from stoker.config import FeedSettings  # which a feeder in a child process does not load
+
+FeederKind: TypeAlias = Literal["auto", "child", "inline"]
+FEEDERS: Final[tuple[FeederKind, ...]] = get_args(FeederKind)
 
 
 def whole_number(name: str, value: Any, least: int) -> int:

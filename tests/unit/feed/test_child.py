@@ -453,7 +453,7 @@ def test_closing_leaves_no_process_no_file_and_no_name(place, load):
         next(loop)
     assert content(batch) == expected
     assert data.stats().bytes_in_flight == data.stats().ready_batches == 0
-    maps = [place for place in open_files() if place not in files and str(place.root) not in place]
+    maps = [each for each in open_files() if each not in files and str(place.root) not in each]
     assert maps == ["/memfd:stoker-arena (deleted)", "/memfd:stoker-page (deleted)"]  # of the batch, and of the numbers
     assert os.listdir("/dev/shm") == names
 
