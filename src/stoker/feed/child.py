@@ -1,4 +1,4 @@
-"""The feeder as a child process, seen from the trainer: a batch that lies ready costs one system call and no round trip.
+"""The feeder as a child process, as the trainer sees it: a batch that lies ready costs no round trip.
 
 The child pushes batches as they get ready. `request` takes what has come; only where there is nothing does it say that
 it waits. Whatever interrupts a request, and whenever the child dies, the next one seeks: it names the step to go on at
@@ -44,7 +44,7 @@ from stoker.feed.wire import (
 )
 from stoker.io.channel import Channel
 from stoker.io.child import Child
-from stoker.io.memory import Slot, Window, make_words, take_apart, map_words, room
+from stoker.io.memory import Slot, Window, make_words, map_words, room, take_apart
 from stoker.ledger import Counter
 from stoker.units import format_seconds
 
@@ -90,9 +90,7 @@ class _Loans:
 class ChildFeeder:
     """A feeder in a child process, which `child` is the first of. `ends` is called once when all has ended."""
 
-    def __init__(
-        self, child: Child, hello: Hello, ends: Callable[[dict[Counter, int]], None] = lambda _: None
-    ) -> None:
+    def __init__(self, child: Child, hello: Hello, ends: Callable[[dict[Counter, int]], None] = lambda _: None) -> None:
         self._hello = hello
         self._ends = ends
         self._pid = os.getpid()
@@ -207,7 +205,9 @@ class ChildFeeder:
             memory = take_apart(files[0], made.memory_bytes) if files else np.empty(0, np.uint8)
             child = self._child
             if child is not None:
-                child.channel.post(encode(Release([made.loan])))  # its maker need not keep it; if this is lost, a seek says
+                child.channel.post(
+                    encode(Release([made.loan]))
+                )  # its maker need not keep it; if this is lost, a seek says
             return memory
         slot = Slot(made.offset, made.memory_bytes)
         if slot.offset + room(slot.nbytes) > self._arena.size_bytes:
@@ -242,7 +242,7 @@ class ChildFeeder:
         self._child, self._loans.channel = child, child.channel
 
     def _bury(self, child: Child) -> None:
-        """The child is gone: note how. Raises ClosedError if it was told to go, ChildDied if that was once too often."""
+        """The child is gone: note how. Raises ClosedError if it was told to go, ChildDied if it died too often."""
         if self._closing:
             raise ClosedError("the loader is closed")
         how = child.end(_CLOSE_S)

@@ -226,4 +226,3 @@ class _Loop(Iterator[Batch]):
 
     def __next__(self) -> Batch:
         return self._advance(self)
-

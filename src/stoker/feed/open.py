@@ -10,8 +10,8 @@ from stoker.dataset.attach import IndexCache, open_described
 from stoker.dataset.describe import Dataset
 from stoker.dataset.order import Order
 from stoker.dataset.recipe import Shuffle, plan_recipe
-from stoker.feed.loader import Loader
 from stoker.feed.decode import DECODERS
+from stoker.feed.loader import Loader
 from stoker.feed.options import FeedOptions
 from stoker.feed.start import Start, start_feeder
 from stoker.ledger import Ledger
@@ -39,8 +39,9 @@ def open_loader(
 ) -> Loader:
     """Open the data set, fix its order, and make the loader of the rank that `layout` names.
 
-    `start` is what `start_feeder` gave, if it was called before; it is given up if there is no loader. What has no manifest is indexed into `indexes`, by one process of the node. What is opened here is closed with the
-    loader. Costs O(blocks). Raises DatasetError, EmptyDataset, LayoutError, ConfigError, StoreError, IntegrityError.
+    What has no manifest is indexed into `indexes`, by one process of the node. What is opened here is closed with the
+    loader. `start` is what `start_feeder` gave, where it was called before; it is given up if there is no loader. Costs
+    O(blocks). Raises DatasetError, EmptyDataset, LayoutError, ConfigError, StoreError, IntegrityError.
     """
     description = dataset if isinstance(dataset, Dataset) else Dataset(os.fspath(dataset))
     start = start or start_feeder(dataset, "inline" if options.decoders is not DECODERS else options.feeder)

@@ -30,8 +30,8 @@ _log = logging.getLogger("stoker.feed")
 class Producer:
     """Makes steps [0, step_count), whose samples `batches(step)` names. Starts with the first step asked for.
 
-    A feeder derives from it: it says with `_ask` what is wanted, is told of what is made by `_tell_made`, and takes that
-    from `_works` and `_errors`.
+    A feeder derives from it: it says with `_ask` what is wanted, is told by `_tell_made` of what is made, and takes
+    that from `_works` and `_errors`.
     """
 
     def __init__(

@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from stoker.errors import InternalError
 from stoker.feed.batch import InReply
 from stoker.feed.page import PAGE_WORDS, Word
 from stoker.feed.placement import Placement, Work
@@ -44,7 +45,6 @@ from stoker.feed.wire import (
 from stoker.io.channel import Channel
 from stoker.io.child import enter
 from stoker.io.memory import Arena, Slot, apart_fd, make_apart, map_words
-from stoker.errors import InternalError
 
 _OPENING_PAUSE_S: Final = 0.001  # between two looks at whether the data set is open
 
@@ -61,9 +61,7 @@ class Server(Producer):
     """Serves the trainer at the other end of `channel`."""
 
     def __init__(self, channel: Channel, fed: Fed, hello: Hello, arena: Arena, page: NDArray[np.int64]) -> None:
-        placement = Placement(
-            hello.prefetch_bytes, mapped=bool(fed.spec.mappers), arena=arena, apart=make_apart
-        )
+        placement = Placement(hello.prefetch_bytes, mapped=bool(fed.spec.mappers), arena=arena, apart=make_apart)
         super().__init__(fed.opened, fed.batches, fed.spec, fed.options, hello.step_count, placement)
         self._channel = channel
         self._page = page

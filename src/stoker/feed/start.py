@@ -22,7 +22,8 @@ _log = logging.getLogger("stoker.feed")
 @dataclass(slots=True)
 class Start:
     """What a loader begins with: the `child` that makes its batches, or None if threads of this process do; and what is
-    closed with it."""
+    closed with it.
+    """
 
     child: Child | None = None
     closes: Callable[[], None] = lambda: None

@@ -47,7 +47,8 @@ class Hello(msgspec.Struct, array_like=True, kw_only=True):
 
 class State(msgspec.Struct, array_like=True):
     """Where a feeder takes over: the size of the arena, the loans in it (number, offset, bytes) that are still alive,
-    the first number for its own, and what its predecessors counted: reads, bytes read, batches copied."""
+    the first number for its own, and what its predecessors counted: reads, bytes read, batches copied.
+    """
 
     arena_bytes: int
     loans: list[tuple[int, int, int]]
@@ -59,8 +60,10 @@ class State(msgspec.Struct, array_like=True):
 def pack_hello(
     dataset: Dataset, opened: OpenDataset, order: Order, layout: Layout, options: FeedOptions, step_count: int
 ) -> Hello:
-    """Describe what is to be fed. Functions travel by the name they are imported by; those of `__main__`, of a notebook,
-    nested ones and lambdas by value, with a copy of what they refer to. Raises ConfigError for a function that cannot travel, naming it and why."""
+    """Describe what is to be fed. Functions travel by the name they are imported by; nested ones, lambdas and those of
+    the main module or a notebook by value, with a copy of what they refer to. Raises ConfigError for a function that
+    cannot travel, naming it and why.
+    """
     recipe = order.recipe
     plain = {
         each.name: msgspec.to_builtins(getattr(dataset, each.name))
@@ -80,7 +83,7 @@ def pack_hello(
         threads=options.threads,
         deadline_s=options.deadline_s,
         patience_s=options.patience_s,
-        paths=[os.path.abspath(path) for path in sys.path if isinstance(path, str)],  # noqa: PTH100  "" is here
+        paths=[os.path.abspath(path) for path in sys.path],  # noqa: PTH100  "" is here
         state=State(options.prefetch_bytes, [], 0, (0, 0, 0), (0, 0)),
     )
 
@@ -122,8 +125,9 @@ class Fed:
 
 
 def unpack_hello(hello: Hello) -> Fed:
-    """Open what is described. Raises SourceChanged if it is not what the trainer opened, ConfigError for a function that
-    cannot be loaded here, and what `open_dataset` raises."""
+    """Open what is described. Raises SourceChanged if it is not what the trainer opened, ConfigError for a function
+    that cannot be loaded here, and what `open_dataset` raises.
+    """
     sys.path[:] = hello.paths
     tables = _open_place(hello.tables)
     opened = open_dataset(tables, tables if hello.data == hello.tables else _open_place(hello.data))

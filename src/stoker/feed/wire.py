@@ -51,7 +51,8 @@ class Release(msgspec.Struct, array_like=True, tag=True):
 
 class MadeField(msgspec.Struct, array_like=True):
     """A field: an array of `shape` at `offset`; or bytes at `offset` that `row_offsets` divides and `decoder` decodes;
-    or, where `kinds` is there, strings and bytes in `blob`: of each row a letter says which."""
+    or, where `kinds` is there, strings and bytes in `blob`: of each row a letter says which.
+    """
 
     name: str
     dtype: str
@@ -65,7 +66,8 @@ class MadeField(msgspec.Struct, array_like=True):
 
 class Made(msgspec.Struct, array_like=True, tag=True):
     """A batch: `loan` is to be released when its memory is not used any more: `memory_bytes` from `offset` of an arena
-    of `arena_bytes` on, or a file that comes with the message."""
+    of `arena_bytes` on, or a file that comes with the message.
+    """
 
     number: int
     loan: int
@@ -127,7 +129,8 @@ decode_from_feeder: Final = msgspec.msgpack.Decoder(FromFeeder).decode
 
 def tell_field(field: Field, encoded: tuple[int, NDArray[np.int64], str] | None) -> MadeField:
     """A field as a message. `encoded` says of one whose values are Python objects where the bytes of them lie, what
-    divides these, and what decodes them: only that travels. Without it its values are strings or bytes."""
+    divides these, and what decodes them: only that travels. Without it its values are strings or bytes.
+    """
     if isinstance(field.place, InSlot):
         rows = b"" if field.row_offsets is None else field.row_offsets.tobytes()
         return MadeField(field.name, field.dtype, field.place.offset, field.shape, rows, "", b"", b"")
@@ -154,7 +157,7 @@ def hear_field(told: MadeField) -> Field:
     if told.shape is not None:
         return Field(told.name, told.dtype, InSlot(told.offset), shape=told.shape)
     offsets = np.frombuffer(told.row_offsets, np.int64)
-    if told.kinds or told.dtype == OBJECTS and not told.decoder:
+    if told.kinds or (told.dtype == OBJECTS and not told.decoder):
         return Field(told.name, OBJECTS, Deferred(lambda _: _hear_values(told.kinds, told.blob, offsets)))
     if told.decoder:
         return Field(told.name, OBJECTS, Deferred(lambda memory: _decode(told, offsets, memory)))
@@ -204,7 +207,7 @@ def hear_batch(made: Made, memory: NDArray[np.uint8]) -> WireBatch:
 # Errors.
 
 
-class FeederTraceback(Exception):  # noqa: N818  it is never raised, only shown below the error it explains
+class FeederTraceback(Exception):
     """Where an error came from, in the process that met it: what that process would have printed."""
 
     def __str__(self) -> str:

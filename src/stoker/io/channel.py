@@ -79,7 +79,8 @@ class Channel:
 
     def post(self, message: bytes) -> bool:
         """Send a small message if that needs no waiting, and say whether it was sent. Takes no lock, raises nothing:
-        callable from anywhere, as from the death of an object in a garbage collection."""
+        callable from anywhere, as from the death of an object in a garbage collection.
+        """
         try:
             self._socket.send(message, _QUIET | socket.MSG_DONTWAIT)
         except OSError:
@@ -119,7 +120,7 @@ class Channel:
         if not count:
             raise EOFError
         message, files = self._view[:count], fds.tolist()
-        if message == _SPILLED:
+        if bytes(message[:2]) == _SPILLED:
             spilled = files.pop(0)
             try:
                 message = memoryview(os.pread(spilled, os.fstat(spilled).st_size, 0))

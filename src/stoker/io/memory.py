@@ -1,6 +1,7 @@
 """Shared memory without names: the arena that batches lie in, the slots lent from it, the slab of a snapshot.
 
-All are memfds: nothing appears in a file system, and the kernel frees them when the last process that holds them ends. Pages cost memory once they are written, not before.
+All are memfds: nothing appears in a file system, and the kernel frees them when the last process that holds them ends.
+Pages cost memory once they are written, not before.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.errors import CapacityError, ClosedError, InternalError, UnsupportedError
+from stoker.io.buffers import view
 from stoker.units import format_bytes
 
 ALIGNMENT: Final = 64  # a cache line, and what any vector load or DMA of a batch wants
@@ -205,7 +207,8 @@ class Window:
 
     def lend(self, slot: Slot, returns: Callable[[int], None], number: int) -> NDArray[np.uint8]:
         """The bytes of a slot, uint8[nbytes]; `returns(number)` is called when this array and all views of it are dead,
-        in any thread, in the middle of a garbage collection and under any lock."""
+        in any thread, in the middle of a garbage collection and under any lock.
+        """
         loan = np.ndarray((slot.nbytes,), np.uint8, buffer=self._map, offset=slot.offset)
         weakref.finalize(loan, returns, number).atexit = False
         return loan
@@ -236,7 +239,7 @@ def make_apart(nbytes: int) -> NDArray[np.uint8]:
 
 def apart_fd(memory: NDArray[np.uint8]) -> int:
     """The file behind what `make_apart` gave, open as long as that lives."""
-    mapping = memory.base
+    mapping: object = memory.base
     if not isinstance(mapping, _Apart):
         raise InternalError("a batch in ordinary memory cannot be passed on")
     return mapping.fd
@@ -249,7 +252,7 @@ def take_apart(fd: int, nbytes: int) -> NDArray[np.uint8]:
     """
     try:
         memory = np.empty(nbytes, np.uint8)
-        left = memoryview(memory)
+        left = view(memory)
         while left and (count := os.preadv(fd, [left], nbytes - len(left))):
             left = left[count:]
         if left:

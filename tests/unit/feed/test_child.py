@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +68,9 @@ def load(ledger, make_order):
     """A loader over a local store, with a feeder of a kind; closed at the end."""
     made = []
 
-    def load(store, kind="child", *, batch=8, shuffle="window", describe=lambda d: d.decode(DECODE), layout=None, **opts):
+    def load(
+        store, kind="child", *, batch=8, shuffle="window", describe=lambda d: d.decode(DECODE), layout=None, **opts
+    ):
         opened = open_dataset(store)
         start = Start(start_child()) if kind == "child" else Start()
         opts.setdefault("prefetch_bytes", 1 << 20)
@@ -111,8 +113,11 @@ def content(batch):
 
 
 def open_files():
-    places = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
-    return sorted(os.readlink(place) for place in places if os.path.lexists(place))
+    found = []
+    for place in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the one that the listing itself has open
+            found.append(str(place.readlink()))
+    return sorted(found)
 
 
 def pid_of(loader):
@@ -347,7 +352,9 @@ def slow(sample):
 
 def test_a_wait_has_a_deadline_and_the_feeder_says_what_it_waits_for(place, load):
     data = load(place, deadline_s=3, describe=lambda d: d.map(slow))
-    with pytest.raises(TimedOut, match="the batch of step 0 was not there after 3.0 s: it waits for the map function"):
+    with pytest.raises(
+        TimedOut, match=r"the batch of step 0 was not there after 3\.0 s: it waits for the map function"
+    ):
         next(iter(data))
 
 
@@ -440,7 +447,7 @@ def test_a_fork_that_lives_on_does_not_keep_the_feeder_alive(place, load, until)
 
 def test_closing_leaves_no_process_no_file_and_no_name(place, load):
     gc.collect()
-    files, names = open_files(), os.listdir("/dev/shm")
+    files, names = open_files(), list(Path("/dev/shm").iterdir())
     data = load(place, epochs=100)
     loop = iter(data)
     batch = next(loop)
@@ -455,7 +462,7 @@ def test_closing_leaves_no_process_no_file_and_no_name(place, load):
     assert data.stats().bytes_in_flight == data.stats().ready_batches == 0
     maps = [each for each in open_files() if each not in files and str(place.root) not in each]
     assert maps == ["/memfd:stoker-arena (deleted)", "/memfd:stoker-page (deleted)"]  # of the batch, and of the numbers
-    assert os.listdir("/dev/shm") == names
+    assert list(Path("/dev/shm").iterdir()) == names
 
 
 def test_closing_ends_a_request_that_waits(place, load, until):
@@ -530,7 +537,7 @@ def test_a_function_that_cannot_travel_is_refused_when_the_loader_is_made(place,
         with lock:
             return sample
 
-    with pytest.raises(ConfigError, match="(?s)map function .*locked.* cannot travel .*lock") as caught:
+    with pytest.raises(ConfigError, match=r"(?s)map function .*locked.* cannot travel .*lock") as caught:
         load(place, describe=lambda d: d.map(locked))
     assert "inline" in caught.value.hint
 
