@@ -120,7 +120,7 @@ class Channel:
         if not count:
             raise EOFError
         message, files = self._view[:count], fds.tolist()
-        if bytes(message[:2]) == _SPILLED:
+        if count == 1 and message[0] == _SPILLED[0]:
             spilled = files.pop(0)
             try:
                 message = memoryview(os.pread(spilled, os.fstat(spilled).st_size, 0))

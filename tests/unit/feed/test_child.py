@@ -447,7 +447,7 @@ def test_a_fork_that_lives_on_does_not_keep_the_feeder_alive(place, load, until)
 
 def test_closing_leaves_no_process_no_file_and_no_name(place, load):
     gc.collect()
-    files, names = open_files(), list(Path("/dev/shm").iterdir())
+    files = open_files()
     data = load(place, epochs=100)
     loop = iter(data)
     batch = next(loop)
@@ -462,7 +462,7 @@ def test_closing_leaves_no_process_no_file_and_no_name(place, load):
     assert data.stats().bytes_in_flight == data.stats().ready_batches == 0
     maps = [each for each in open_files() if each not in files and str(place.root) not in each]
     assert maps == ["/memfd:stoker-arena (deleted)", "/memfd:stoker-page (deleted)"]  # of the batch, and of the numbers
-    assert list(Path("/dev/shm").iterdir()) == names
+    assert list(Path("/dev/shm").glob("*stoker*")) == []
 
 
 def test_closing_ends_a_request_that_waits(place, load, until):
