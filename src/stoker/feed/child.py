@@ -75,9 +75,9 @@ class _Loans:
 
     def take_unsent(self) -> list[int]:
         """Those of which the feeder could not be told."""
-        found = []
+        found: list[int] = []
         with contextlib.suppress(Empty):
-            while True:
+            while not self._unsent.empty():
                 found.append(self._unsent.get_nowait())
         return found
 
@@ -316,6 +316,8 @@ class ChildFeeder:
 
     def abandon(self) -> None:
         """As `Feeder.abandon`."""
+        if os.getpid() != self._pid:  # a fork, in which nothing of it is left but memory
+            return
         self._closing = True
         child = self._child
         if child is not None:
@@ -325,10 +327,10 @@ class ChildFeeder:
 
     def close(self) -> None:
         """As `Feeder.close`."""
-        self._closing = True
-        child = self._child
         if os.getpid() != self._pid:
             return
+        self._closing = True
+        child = self._child
         if child is not None:
             child.channel.shut()  # ends a request that waits
         with self._one_request:

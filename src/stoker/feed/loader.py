@@ -12,6 +12,8 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
+import numpy as np
+
 from stoker.dataset.describe import Dataset
 from stoker.dataset.open import OpenDataset
 from stoker.dataset.order import Order, Position
@@ -193,7 +195,7 @@ class Loader:
         left_ns = time.perf_counter_ns()
         if not self._evaluates:
             waits = split_wait(entered_ns, left_ns, wire.timing)
-            samples = int(wire.valid.sum())
+            samples = int(np.count_nonzero(wire.valid))
             self._ledger.record_step(step, wire.epoch, entered_ns, left_ns, waits, samples, wire.nbytes)
         self._account.tell(self._feeder.count())
         return batch

@@ -139,7 +139,10 @@ class Server(Producer):
     def _time_out(self) -> None:
         with self._changed:
             step = self._asked
-            if step is None or self._is_made(step) or self._left_s():
+            if step is None or self._left_s():
+                return
+            if self._is_made(step):
+                self._asked = None  # it is only a matter of the trainer's reading it
                 return
             error = self._timed_out(step, self._works.get(step))
             self._asked = self._cursor = None

@@ -113,13 +113,12 @@ class Channel:
             return self._receive()
         except OSError as error:  # closed here
             raise EOFError from error
-        fds = array.array("i")
-        for level, kind, data in ancillary:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                fds.frombytes(data[: len(data) // _FD_BYTES * _FD_BYTES])
         if not count:
             raise EOFError
-        message, files = self._view[:count], fds.tolist()
+        message = self._view[:count]
+        files: list[int] = []
+        for _, _, data in ancillary:  # of the one kind that a socket without further options receives
+            files += array.array("i", data[: len(data) // _FD_BYTES * _FD_BYTES])
         if count == 1 and message[0] == _SPILLED[0]:
             spilled = files.pop(0)
             try:

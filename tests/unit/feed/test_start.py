@@ -78,6 +78,18 @@ def test_as_the_first_process_of_a_container(script):
     assert output([*command, sys.executable, "-c", f"{script}\nassert os.getpid() == 1"]) == "66 child\n"
 
 
+def test_a_trainer_that_closes_nothing_ends_at_once_and_says_nothing(script):
+    unclosed = script.split("with stoker.open")[0] + (
+        "run = stoker.open(nvme=NVME)\n"
+        "data = run.loader(DATA, global_batch_size=4)\n"
+        "batch = next(iter(data))\n"
+        "print(batch.step)\n"
+    )
+    begin = time.monotonic()
+    assert output([sys.executable, "-W", "error", "-c", unclosed]) == "0\n"
+    assert time.monotonic() - begin < 20
+
+
 def test_without_a_stderr(script):
     closed = f"import os\nos.close(2)\n{script}"
     assert output([sys.executable, "-c", closed]) == "66 child\n"
