@@ -530,6 +530,22 @@ def test_the_ledger_counts_what_the_feeder_read_also_over_its_death(place, load,
     assert totals.counters["bytes_in_flight"] == 0
 
 
+def dawdle(sample):
+    time.sleep(0.02)
+    return {"i": 1}
+
+
+def test_what_a_wait_was_for_is_told_apart_also_across_processes(place, load, ledger):
+    data = load(place, describe=lambda d: d.map(dawdle), prefetch_bytes=0)
+    loop = iter(data)
+    next(loop)
+    before = dict(ledger.snapshot().totals.waits_ns)
+    list(loop)
+    waits = {cause: after - before[cause] for cause, after in ledger.snapshot().totals.waits_ns.items()}
+    assert waits["map"] > 5 * 8 * 20_000_000
+    assert waits["map"] > 0.8 * sum(waits.values())
+
+
 def test_a_function_that_cannot_travel_is_refused_when_the_loader_is_made(place, load):
     lock = threading.Lock()
 
