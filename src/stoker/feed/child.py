@@ -76,8 +76,8 @@ class _Loans:
     def take_unsent(self) -> list[int]:
         """Those of which the feeder could not be told."""
         found: list[int] = []
-        with contextlib.suppress(Empty):
-            while not self._unsent.empty():
+        while not self._unsent.empty():
+            with contextlib.suppress(Empty):
                 found.append(self._unsent.get_nowait())
         return found
 

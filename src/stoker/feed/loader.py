@@ -210,12 +210,12 @@ class _Account:
 
     def tell(self, now: Mapping[Counter, int]) -> None:
         """Bring the ledger's counters up to date; one that is closed already stays as it is."""
-        with suppress(ClosedError):
-            for counter, amount in now.items():
-                more = amount - self._told.get(counter, 0)
-                if more:
-                    self._ledger.add(counter, more)
-            self._told = now
+        told = self._told
+        more = {counter: amount - told.get(counter, 0) for counter, amount in now.items()}
+        if any(more.values()):
+            with suppress(ClosedError):
+                self._ledger.add_all(more)
+                self._told = now
 
 
 class _Loop(Iterator[Batch]):
