@@ -26,7 +26,8 @@ Every error is a `stoker.StokerError` that says what, where, and what helps; `st
 help(stoker.open), help(stoker.Run), help(stoker.Dataset), help(stoker.writer), help(stoker.Layout). For the shell:
 stoker --help.
 
-Importing stoker loads neither PyTorch nor Arrow: rooms load what they need when they are entered.
+Importing stoker loads neither PyTorch nor Arrow: rooms load what they need when they are entered, and so does each
+child process, which a training job waits for before its first batch.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from typing import TYPE_CHECKING, Any
 from stoker import errors
 from stoker._version import VERSION
 from stoker.errors import StokerError
-from stoker.run import Run, open  # noqa: A004  read as stoker.open
 from stoker.values import Layout
 
 if TYPE_CHECKING:
     from stoker.dataset.describe import Dataset
     from stoker.dataset.writer import writer
+    from stoker.run import Run, open  # noqa: A004  read as stoker.open
 
 __all__ = ["Dataset", "Layout", "Run", "StokerError", "__version__", "errors", "open", "writer"]
 
@@ -50,8 +51,13 @@ __version__ = VERSION
 
 
 def __getattr__(name: str) -> Any:
-    """The names that load Arrow and numpy, on first use."""
-    lazy = {"Dataset": "stoker.dataset.describe", "writer": "stoker.dataset.writer"}
+    """The names whose rooms take time to load, on first use."""
+    lazy = {
+        "Dataset": "stoker.dataset.describe",
+        "Run": "stoker.run",
+        "open": "stoker.run",
+        "writer": "stoker.dataset.writer",
+    }
     if name not in lazy:
         raise AttributeError(f"module 'stoker' has no attribute {name!r}: it has {', '.join(__all__)}")
     return getattr(import_module(lazy[name]), name)

@@ -20,6 +20,8 @@ from stoker.errors import ConfigError
 from stoker.toml_lines import key_lines
 from stoker.units import MIB
 
+FeederKind: TypeAlias = Literal["auto", "child", "inline"]  # what they mean: feed/options.py
+FEEDERS: Final = get_args(FeederKind)
 Engine: TypeAlias = Literal["auto", "direct", "buffered"]  # what they mean: io/choose.py
 ENGINES: Final = get_args(Engine)
 
@@ -108,6 +110,15 @@ class FeedSettings:
     deadline_s: float = field(
         default=300.0,
         metadata=_rule("duration", "STOKER_FEED_DEADLINE_S", "How long a batch may take before it is an error.", 0),
+    )
+    feeder: FeederKind = field(
+        default="auto",
+        metadata=_rule(
+            "text",
+            "STOKER_FEED_FEEDER",
+            "Where batches are made: in a child process where one can; always, or it is an error; never.",
+            choices=FEEDERS,
+        ),
     )
 
 

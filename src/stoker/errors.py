@@ -23,6 +23,7 @@
         UnknownField       KeyError
       CheckpointError                     exit 10
         CheckpointMissing, SaveFailed, Fenced, RunBusy
+      ChildDied                           exit 11  a process of stoker's own ended again and again
       UnsupportedError                    exit 8   the platform or an extra is missing
       ClosedError                         exit 1   used after close()
       InternalError                       exit 70  a bug in stoker
@@ -192,6 +193,12 @@ class Fenced(CheckpointError):
 
 class RunBusy(CheckpointError):
     """Another process on this host holds the run's lock."""
+
+
+class ChildDied(StokerError):
+    """A process that works for this one ended again and again; the text says how, and its last words."""
+
+    exit_code = 11
 
 
 class UnsupportedError(StokerError):

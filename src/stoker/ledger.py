@@ -212,8 +212,13 @@ class Ledger:
 
     def add(self, counter: Counter, amount: int) -> None:
         """Count `amount` more; any thread. Costs 2.3 µs."""
+        self.add_all({counter: amount})
+
+    def add_all(self, amounts: Mapping[Counter, int]) -> None:
+        """Count these amounts more, at the cost of one."""
         with self._lock:
-            self._totals.counters[counter] += amount
+            for counter, amount in amounts.items():
+                self._totals.counters[counter] += amount
             self._publish()
 
     def snapshot(self) -> LedgerSnapshot:

@@ -19,7 +19,6 @@ from stoker.errors import ClosedError, ConfigError
 from stoker.io.lock import FileLock
 from stoker.ledger import Ledger, LedgerIdentity
 from stoker.tier.node import NodeDirectory, check_run_name, check_shared, default_nvme
-from stoker.units import parse_bytes
 from stoker.values import Layout
 
 if TYPE_CHECKING:
@@ -145,23 +144,21 @@ class Run:
         more. Raises DatasetError, LayoutError, ConfigError, StoreError.
         """
         self._check_open()
+        from stoker.feed.start import start_feeder
+
+        start = start_feeder(dataset, self.config.feed.feeder)  # it loads while this process does
         from stoker.dataset.attach import IndexCache
         from stoker.feed.open import OrderWish, open_loader
         from stoker.feed.options import FeedOptions
 
-        feed = self.config.feed
-        wanted = feed.prefetch_bytes if prefetch_bytes is None else prefetch_bytes
-        options = FeedOptions(
-            epochs, parse_bytes(wanted), feed.threads, feed.deadline_s, gather_bytes=feed.gather_bytes
-        )
-        wish = OrderWish(global_batch_size, seed, shuffle)
         loader = open_loader(
             dataset,
-            wish,
+            OrderWish(global_batch_size, seed, shuffle),
             layout=self.layout,
-            options=options,
+            options=FeedOptions.of(self.config.feed, epochs, prefetch_bytes),
             ledger=self._ledger,
             indexes=IndexCache(self._node.indexes),
+            start=start,
         )
         self._loaders.add(loader)
         if loader.progress is not None:

@@ -594,8 +594,9 @@ def test_what_is_packed_by_url_through_faults_is_trained_on_by_url_through_fault
     records = server.requests()[packed:]
     failed = [record for record in records if record.fault]
     assert failed
-    # Manifest, two tables, the offsets of each shard: a size and a read. And each shard, which is one block.
-    needed = report.shards + 2 * (3 + report.shards)
+    # A size and a read of manifest and two tables, by trainer and feeder, and of the offsets of each shard. And each
+    # shard, which is one block.
+    needed = report.shards + 2 * (2 * 3 + report.shards)
     assert len(records) - len(failed) == needed
     assert len(records) <= needed * 6 / 5 + 1
 

@@ -13,7 +13,7 @@ from stoker import config
 from stoker.checkpoint.save import SaveOptions
 from stoker.config import RULES, SECTIONS, Config, load_config
 from stoker.errors import ConfigError
-from stoker.feed.options import FeedOptions
+from stoker.feed.options import FEEDERS, FeedOptions
 from stoker.io.choose import ENGINES
 from stoker.units import GIB, KIB, MIB
 
@@ -47,7 +47,7 @@ def test_without_anything_every_value_is_its_default(tmp_path):
 def test_the_later_beats_the_earlier_and_says_where_it_comes_from(load, tmp_path):
     text = "# mine\n[feed]\nthreads = 3\nprefetch_bytes = '1GiB'\ndeadline_s = 5\n"
     found = load(text, {"feed.prefetch_bytes": 7, "feed.deadline_s": None}, STOKER_FEED_THREADS="4")
-    assert dataclasses.astuple(found.feed) == (7, 512 << 20, 4, 5.0)
+    assert dataclasses.astuple(found.feed) == (7, 512 << 20, 4, 5.0, "auto")
     where = tmp_path / "stoker.toml"
     assert found.file == where
     assert values(found) | {
@@ -221,7 +221,9 @@ def test_the_defaults_are_those_of_the_rooms():
         feed.gather_bytes,
         feed.threads,
         feed.deadline_s,
+        feed.feeder,
     )
     assert (defaults.checkpoint.deadline_s, defaults.checkpoint.limit_s) == (saves.deadline_s, saves.limit_s)
     assert config.ENGINES == ENGINES
+    assert config.FEEDERS == FEEDERS
     assert defaults.feed.prefetch_bytes == 256 * MIB

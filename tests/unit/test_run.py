@@ -225,7 +225,8 @@ def test_evaluation_sees_every_sample_once_and_marks_the_pads(tmp_path, data):
         assert len(loader) == 13
 
 
-def test_an_evaluation_between_two_steps_is_neither_compute_nor_wait(tmp_path, data):
+def test_an_evaluation_between_two_steps_is_neither_compute_nor_wait(tmp_path, data, monkeypatch):
+    monkeypatch.setenv("STOKER_FEED_FEEDER", "inline")  # the start of a child is a wait
     with stoker.open(run="r", nvme=tmp_path / "n") as run:
         evaluation = run.loader(described(data), global_batch_size=50, shuffle=False)
         for batch in run.loader(described(data), global_batch_size=8):

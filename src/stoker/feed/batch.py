@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
@@ -33,7 +33,14 @@ class InReply:
     values: Any
 
 
-Place: TypeAlias = InSlot | InReply
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """The values are made when they are first looked at, by `read(memory)`."""
+
+    read: Callable[[NDArray[np.uint8]], Any]
+
+
+Place: TypeAlias = InSlot | InReply | Deferred
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,6 +154,8 @@ def read_field(field: Field, memory: NDArray[np.uint8]) -> Any:
     """The value of a field whose slot is `memory`: views of it, no copies."""
     if isinstance(field.place, InReply):
         return field.place.values
+    if isinstance(field.place, Deferred):
+        return field.place.read(memory)
     start = field.place.offset
     if field.shape is not None:
         return np.ndarray(field.shape, np.dtype(field.dtype), buffer=memory, offset=start)

@@ -12,15 +12,20 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
+import numpy as np
+
 from stoker.dataset.describe import Dataset
-from stoker.dataset.order import Order, OrderedBatch, Position
+from stoker.dataset.order import Order, Position
 from stoker.dataset.readable import Readable
 from stoker.errors import ClosedError, ConfigError, DatasetError, naming
 from stoker.feed.batch import Batch
-from stoker.feed.feeder import InlineFeeder
+from stoker.feed.child import ChildFeeder
+from stoker.feed.feeder import Feeder, InlineFeeder
 from stoker.feed.gather import pattern_of
 from stoker.feed.options import FeedOptions, FeedStats
 from stoker.feed.plan import check_fits, choose_fields
+from stoker.feed.start import Start
+from stoker.feed.travel import pack_hello, share
 from stoker.ledger import Counter, Ledger, split_wait
 from stoker.values import Layout
 
@@ -50,7 +55,7 @@ class Loader:
 
     Reading begins with the first batch asked for, and goes on ahead of use within `options.prefetch_bytes`. Threads,
     memory and open files are given back by `close()`, or when the loader is no longer referenced; batches stay as long
-    as they are held. `closes` is called then.
+    as they are held. `start` says whether a child process makes the batches, and what is closed with the loader.
 
     Attributes:
         order: which samples are in which batch.
@@ -70,7 +75,7 @@ class Loader:
         layout: Layout,
         options: FeedOptions,
         ledger: Ledger,
-        closes: Callable[[], None] = lambda: None,
+        start: Start | None = None,
     ) -> None:
         self._url = opened.store.url
         with naming(self._url):
@@ -83,19 +88,27 @@ class Loader:
         self._ledger = ledger
         self._loop_count = 0
         self._turn = threading.Lock()
-        batches = partial(_share, order, layout)
+        batches = partial(share, order, layout)
         count, rest = divmod(order.recipe.global_batch_size, layout.dp_size)
         # In training a first batch can cost seconds of hashing; it is asked for here only where it is refused.
         tail = batches(self.steps_per_epoch - 1) if self._evaluates or rest else None
         if options.prefetch_bytes:
             check_fits(opened, spec.fields, count, tail, options.prefetch_bytes)
         self._account = account = _Account(ledger)
+        start = start or Start()
+        closes = start.closes
 
         def ends(counts: Mapping[Counter, int]) -> None:  # must not hold the loader
             account.tell(counts)
             closes()
 
-        self._feeder = InlineFeeder(opened, batches, spec, options, self._step_count, ends, pattern_of(order, layout))
+        self._feeder: Feeder
+        if start.child is not None:
+            hello = pack_hello(dataset, opened, order, layout, options, self._step_count)
+            self._feeder = ChildFeeder(start.child, hello, ends)
+        else:
+            pattern = pattern_of(order, layout)
+            self._feeder = InlineFeeder(opened, batches, spec, options, self._step_count, ends, pattern)
         self._closed = weakref.finalize(self, self._feeder.abandon)
 
     @property
@@ -195,7 +208,7 @@ class Loader:
         left_ns = time.perf_counter_ns()
         if not self._evaluates:
             waits = split_wait(entered_ns, left_ns, wire.timing)
-            samples = int(wire.valid.sum())
+            samples = int(np.count_nonzero(wire.valid))
             self._ledger.record_step(step, wire.epoch, entered_ns, left_ns, waits, samples, wire.nbytes)
         self._account.tell(self._feeder.count())
         return batch
@@ -210,12 +223,12 @@ class _Account:
 
     def tell(self, now: Mapping[Counter, int]) -> None:
         """Bring the ledger's counters up to date; one that is closed already stays as it is."""
-        with suppress(ClosedError):
-            for counter, amount in now.items():
-                more = amount - self._told.get(counter, 0)
-                if more:
-                    self._ledger.add(counter, more)
-            self._told = now
+        told = self._told
+        more = {counter: amount - told.get(counter, 0) for counter, amount in now.items()}
+        if any(more.values()):
+            with suppress(ClosedError):
+                self._ledger.add_all(more)
+                self._told = now
 
 
 class _Loop(Iterator[Batch]):
@@ -228,7 +241,3 @@ class _Loop(Iterator[Batch]):
 
     def __next__(self) -> Batch:
         return self._advance(self)
-
-
-def _share(order: Order, layout: Layout, step: int) -> OrderedBatch:
-    return order.rank_batch(step, layout.dp_rank, layout.dp_size)

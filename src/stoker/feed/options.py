@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, get_args
 
 from stoker.errors import ConfigError
 from stoker.feed.decode import DECODERS, Decoder
 from stoker.units import MIB, parse_bytes
 from stoker.values import whole_number
+
+if TYPE_CHECKING:
+    from stoker.config import FeedSettings  # which a feeder in a child process does not load
+
+FeederKind: TypeAlias = Literal["auto", "child", "inline"]
+FEEDERS: Final[tuple[FeederKind, ...]] = get_args(FeederKind)
 
 
 def count_of(name: str, value: Any, least: int) -> int:
@@ -36,6 +42,8 @@ class FeedOptions:
         deadline_s: how long a batch may take before TimedOut says what it waits for.
         patience_s: how long all slots may be lent before batches are copied into ordinary memory.
         decoders: name -> function; None leaves bytes as they are.
+        feeder: where batches are made: in a "child" process, "inline" in threads of this one, or "auto": in a child
+            wherever one can do it.
     """
 
     epochs: int = 1
@@ -45,6 +53,20 @@ class FeedOptions:
     patience_s: float = 1.0
     gather_bytes: int = 512 * MIB
     decoders: Mapping[str, Decoder | None] = field(default_factory=lambda: DECODERS)
+    feeder: FeederKind = "auto"
+
+    @classmethod
+    def of(cls, settings: FeedSettings, epochs: int, prefetch_bytes: int | str | None) -> Self:
+        """What the settings say, but for `prefetch_bytes` if that is given."""
+        wanted = settings.prefetch_bytes if prefetch_bytes is None else prefetch_bytes
+        return cls(
+            epochs,
+            parse_bytes(wanted),
+            settings.threads,
+            settings.deadline_s,
+            gather_bytes=settings.gather_bytes,
+            feeder=settings.feeder,
+        )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prefetch_bytes", parse_bytes(self.prefetch_bytes))
@@ -55,6 +77,8 @@ class FeedOptions:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
                 raise ConfigError(f"{name} is {value!r}", hint="it must be a number of seconds, 0 or more")
+        if self.feeder not in FEEDERS:
+            raise ConfigError(f"feeder is {self.feeder!r}", hint=f"there are {', '.join(FEEDERS)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +86,7 @@ class FeedStats:
     """What a feeder has done, and what it holds now.
 
     Attributes:
+        feeder: where batches are made: "child" or "inline".
         budget_bytes: size of the arena, which the bytes in flight and lent never pass.
         bytes_in_flight: slots of batches that are being made or lie ready; near the budget: storage is ahead.
         peak_bytes_in_flight: the most they ever were.
@@ -76,6 +101,7 @@ class FeedStats:
         read_again: blocks that were read again because there was no room for them until their last sample; 0 is right.
     """
 
+    feeder: str
     budget_bytes: int
     bytes_in_flight: int
     peak_bytes_in_flight: int

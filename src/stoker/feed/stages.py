@@ -135,7 +135,7 @@ class Stages:
     def gather_stats(self) -> dict[str, int]:
         """What FeedStats says of gathering."""
         if self._gatherer is None:
-            return {"gather_needed_bytes": self.gathering.needed_bytes}
+            return {"gather_bytes": 0, "gather_needed_bytes": self.gathering.needed_bytes, "read_again": 0}
         frames = self._gatherer.frames
         return {
             "gather_bytes": frames.size_bytes,

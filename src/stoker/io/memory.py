@@ -1,7 +1,7 @@
 """Shared memory without names: the arena that batches lie in, the slots lent from it, the slab of a snapshot.
 
-Both are memfds mapped into this process: nothing appears in a file system, and the kernel frees them when the last
-process that holds them ends. Pages cost memory once they are written, not before.
+All are memfds: nothing appears in a file system, and the kernel frees them when the last process that holds them ends.
+Pages cost memory once they are written, not before.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import threading
 import weakref
 from bisect import bisect
+from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Final
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.errors import CapacityError, ClosedError, InternalError, UnsupportedError
+from stoker.io.buffers import view
 from stoker.units import format_bytes
 
 ALIGNMENT: Final = 64  # a cache line, and what any vector load or DMA of a batch wants
@@ -51,8 +53,9 @@ class Arena:
     the middle of a garbage collection and under any lock. `reclaim` makes such slots free again; one thread calls it.
     """
 
-    def __init__(self, size_bytes: int) -> None:
-        self._fd = _memfd("stoker-arena", size_bytes)
+    def __init__(self, size_bytes: int, fd: int | None = None) -> None:
+        """`fd` is the memory, which then is the arena's to close; without it there is new memory."""
+        self._fd = _memfd("stoker-arena", size_bytes) if fd is None else fd
         self._close_fd = weakref.finalize(self, os.close, self._fd)
         self._map: mmap.mmap | None = _map(self._fd, size_bytes)
         self._lock = threading.Lock()
@@ -90,6 +93,21 @@ class Arena:
                     self._peak_bytes = max(self._peak_bytes, self._taken_bytes)
                     return Slot(start, nbytes)
         return None
+
+    def claim(self, slot: Slot) -> None:
+        """Take a slot where it lies: one that was lent before this arena was made over the same memory."""
+        start, stop = slot.offset, slot.offset + room(slot.nbytes)
+        with self._lock:
+            for index, (first, last) in enumerate(self._free):
+                if first <= start and stop <= last:
+                    self._free[index : index + 1] = [
+                        each for each in ((first, start), (stop, last)) if each[0] < each[1]
+                    ]
+                    self._taken[start] = stop - start
+                    self._taken_bytes += stop - start
+                    self._peak_bytes = max(self._peak_bytes, self._taken_bytes)
+                    return
+        raise InternalError(f"the slot at {start} is not free in the arena it is said to lie in")
 
     def give(self, slot: Slot) -> None:
         """Make a slot free at once. Only for one that was never lent: others come back by themselves."""
@@ -163,6 +181,109 @@ class Arena:
         if self._map is None:
             raise ClosedError("the arena is closed")
         return self._map
+
+
+class Window:
+    """An arena that another process places batches in, as this process sees it: the memory, and loans of its slots.
+
+    This process makes the memory and passes it on by `fd`; who has it all mapped may come and go.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        self.fd = _memfd("stoker-arena", size_bytes)
+        self._close_fd = weakref.finalize(self, os.close, self.fd)
+        self._map = _map(self.fd, size_bytes)
+        self.size_bytes = size_bytes
+
+    @property
+    def address(self) -> int:
+        """Where the mapping begins in this process; another after `grow`."""
+        return int(np.frombuffer(self._map, np.uint8).ctypes.data)
+
+    def grow(self, size_bytes: int) -> None:
+        """Map the memory anew, which the other process has made larger. Views made before stay valid."""
+        self._map = _map(self.fd, size_bytes)
+        self.size_bytes = size_bytes
+
+    def lend(self, slot: Slot, returns: Callable[[int], None], number: int) -> NDArray[np.uint8]:
+        """The bytes of a slot, uint8[nbytes]; `returns(number)` is called when this array and all views of it are dead,
+        in any thread, in the middle of a garbage collection and under any lock.
+        """
+        loan = np.ndarray((slot.nbytes,), np.uint8, buffer=self._map, offset=slot.offset)
+        weakref.finalize(loan, returns, number).atexit = False
+        return loan
+
+    def close(self) -> None:
+        """Let go of the memory; what is lent stays until its views die. Idempotent."""
+        self._close_fd()
+
+
+class _Apart(mmap.mmap):
+    """A mapping that knows the file it is of."""
+
+    fd: int
+
+
+def make_apart(nbytes: int) -> NDArray[np.uint8]:
+    """Memory of its own, uint8[nbytes], that can be passed to another process: `apart_fd` says by which file."""
+    fd = _memfd("stoker-batch", nbytes)
+    try:
+        mapping = _Apart(fd, max(nbytes, ALIGNMENT))
+    except (OSError, OverflowError) as error:
+        os.close(fd)
+        raise _refused(error, nbytes) from error
+    mapping.fd = fd
+    weakref.finalize(mapping, os.close, fd).atexit = False
+    return np.ndarray((nbytes,), np.uint8, buffer=mapping)
+
+
+def apart_fd(memory: NDArray[np.uint8]) -> int:
+    """The file behind what `make_apart` gave, open as long as that lives."""
+    mapping: object = memory.base
+    if not isinstance(mapping, _Apart):
+        raise InternalError("a batch in ordinary memory cannot be passed on")
+    return mapping.fd
+
+
+def take_apart(fd: int, nbytes: int) -> NDArray[np.uint8]:
+    """A copy, uint8[nbytes], of what another process made by `make_apart`. Closes `fd`.
+
+    Not the memory itself: each mapping would hold an open file, and a process may hold only so many.
+    """
+    try:
+        memory = np.empty(nbytes, np.uint8)
+        left = view(memory)
+        while left and (count := os.preadv(fd, [left], nbytes - len(left))):
+            left = left[count:]
+        if left:
+            raise InternalError(f"{len(left)} of {nbytes} bytes of a batch are missing")
+        return memory
+    finally:
+        os.close(fd)
+
+
+def map_words(fd: int, count: int) -> NDArray[np.int64]:
+    """`count` numbers, int64, that lie in a file which several processes map."""
+    return np.ndarray((count,), np.int64, buffer=_map(fd, 8 * count))
+
+
+def make_words(name: str, count: int) -> int:
+    """A file for `map_words`, all 0."""
+    return _memfd(name, 8 * count)
+
+
+def anonymous_file(name: str, content: bytes = b"") -> int:
+    """An open file without a place, with this content, read from its beginning on."""
+    fd = _memfd(name, 0)
+    try:
+        os.ftruncate(fd, 0)
+        left = memoryview(content)
+        while left:
+            left = left[os.pwrite(fd, left, len(content) - len(left)) :]
+    except OSError as error:
+        os.close(fd)
+        raise _refused(error, len(content)) from error
+    return fd
 
 
 class Slab:
