@@ -519,7 +519,7 @@ def test_threads_that_share_a_loop_take_turns(place, load):
 
 
 def test_the_ledger_counts_what_the_feeder_read_also_over_its_death(place, load, ledger):
-    data = load(place, epochs=2, prefetch_bytes=0)
+    data = load(place, epochs=2, prefetch_bytes=0, gather_bytes=0)
     for batch in data:
         if batch.step == 5:
             os.kill(pid_of(data), signal.SIGKILL)
