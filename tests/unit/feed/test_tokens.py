@@ -39,7 +39,8 @@ def windows(arrays, seq_len, overlap):
 
 
 def open_it(dataset, ledger, batch=4, shuffle="window", layout=None, **options):
-    options.setdefault("prefetch_bytes", 1 << 20)
+    defaults = {"prefetch_bytes": 1 << 20, "gather_bytes": 0, "feeder": "inline"}
+    options = defaults | options
     wish = OrderWish(batch, 5, shuffle)
     return open_loader(dataset, wish, layout=layout or Layout(), options=FeedOptions(**options), ledger=ledger)
 
@@ -48,7 +49,22 @@ def make_ledger():
     return Ledger.create(None, LedgerIdentity(run="", rank=0, world=1, generation=1, host="host"))
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize(("gather_bytes", "feeder"), [(0, "inline"), (1 << 20, "inline"), (1 << 20, "child")])
+@pytest.mark.parametrize("shuffle", ["window", "exact"])
+def test_windows_are_the_same_wherever_and_however_they_are_read(tmp_path, ledger, gather_bytes, feeder, shuffle):
+    arrays = make_files(tmp_path, [5000, 3, 12_000])
+    expected = windows(arrays, 16, 1)
+    dataset = Dataset(str(tmp_path / "t*.bin")).tokens(16, "uint16", overlap=1)
+    options = {"gather_bytes": gather_bytes, "feeder": feeder, "epochs": 2}
+    with open_it(dataset, ledger, 8, shuffle, **options) as loader:
+        for batch in loader:
+            wanted = [expected[key] for key in batch.sample_keys]
+            assert np.array_equal(batch["tokens"], wanted)
+        assert loader.stats().feeder == feeder
+        assert (loader.stats().gather_bytes > 0) == (gather_bytes > 0)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_batches_are_the_windows_that_numpy_slices(tmp_path_factory, data):
     dtype = data.draw(st.sampled_from(["uint16", "uint32", "int32", "int64"]))
