@@ -270,16 +270,16 @@ class ChildFeeder:
     def _silent(self, child: Child, step: int) -> TimedOut:
         """The error for a child that does not even say what it waits for."""
         if child.is_stopped():
-            does = "was stopped by a signal"
+            does, hint = "was stopped by a signal", f"kill -CONT {child.pid} lets it go on"
         elif not self._page[Word.OPENED]:
-            does = "is still starting, or opening the data set"
+            does, hint = "is still starting, or opening the data set", "the storage does not answer, or is slow"
         else:
-            does = "does not answer"
+            does, hint = "does not answer", f"if it is killed, another one takes over: kill -9 {child.pid}"
         return TimedOut(
             f"the batch of step {step} was not there after {format_seconds(self._hello.deadline_s)}: "
             f"the process that makes batches ({child.pid}) {does}",
             where=self._hello.data,
-            hint=f"kill -CONT {child.pid} lets it go on; if it is killed, another one takes over",
+            hint=hint,
         )
 
     # What it tells.
