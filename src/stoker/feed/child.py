@@ -221,12 +221,14 @@ class ChildFeeder:
 
     def _running(self) -> Child:
         """The child; another one if it has ended."""
-        if self._closing:
+        child = self._child
+        if child is None and not self._closing:
+            child = start_child()
+            self._begin(child)
+        if self._closing:  # looked at last: close() looks for the child after it has said so
             raise ClosedError("the loader is closed")
-        if self._child is None:
-            self._begin(start_child())
-        assert self._child is not None
-        return self._child
+        assert child is not None
+        return child
 
     def _begin(self, child: Child) -> None:
         """Tell a new child all it must know."""
