@@ -40,6 +40,7 @@ EXPECTED = {
     "SaveFailed": (Exception, 10, False),
     "Fenced": (Exception, 10, False),
     "RunBusy": (Exception, 10, False),
+    "ChildDied": (Exception, 11, False),
     "UnsupportedError": (Exception, 8, False),
     "ClosedError": (Exception, 1, False),
     "InternalError": (Exception, 70, False),

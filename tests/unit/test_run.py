@@ -225,6 +225,17 @@ def test_evaluation_sees_every_sample_once_and_marks_the_pads(tmp_path, data):
         assert len(loader) == 13
 
 
+@pytest.mark.parametrize(("setting", "feeder"), [("", "child"), ("child", "child"), ("inline", "inline")])
+def test_batches_are_made_in_a_child_process_unless_a_setting_says_otherwise(
+    tmp_path, data, monkeypatch, setting, feeder
+):
+    monkeypatch.setenv("STOKER_FEED_FEEDER", setting)
+    with stoker.open(nvme=tmp_path / "n") as run:
+        loader = run.loader(str(data), global_batch_size=8, prefetch_bytes="1MiB")
+        assert next(iter(loader)).step == 0
+        assert (loader.stats().feeder, loader.stats().budget_bytes) == (feeder, 1 << 20)
+
+
 def test_an_evaluation_between_two_steps_is_neither_compute_nor_wait(tmp_path, data, monkeypatch):
     monkeypatch.setenv("STOKER_FEED_FEEDER", "inline")  # the start of a child is a wait
     with stoker.open(run="r", nvme=tmp_path / "n") as run:

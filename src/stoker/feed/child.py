@@ -221,12 +221,14 @@ class ChildFeeder:
 
     def _running(self) -> Child:
         """The child; another one if it has ended."""
-        if self._closing:
+        child = self._child
+        if child is None and not self._closing:
+            child = start_child()
+            self._begin(child)
+        if self._closing:  # looked at last: close() looks for the child after it has said so
             raise ClosedError("the loader is closed")
-        if self._child is None:
-            self._begin(start_child())
-        assert self._child is not None
-        return self._child
+        assert child is not None
+        return child
 
     def _begin(self, child: Child) -> None:
         """Tell a new child all it must know."""
@@ -270,16 +272,16 @@ class ChildFeeder:
     def _silent(self, child: Child, step: int) -> TimedOut:
         """The error for a child that does not even say what it waits for."""
         if child.is_stopped():
-            does = "was stopped by a signal"
+            does, hint = "was stopped by a signal", f"kill -CONT {child.pid} lets it go on"
         elif not self._page[Word.OPENED]:
-            does = "is still starting, or opening the data set"
+            does, hint = "is still starting, or opening the data set", "the storage does not answer, or is slow"
         else:
-            does = "does not answer"
+            does, hint = "does not answer", f"if it is killed, another one takes over: kill -9 {child.pid}"
         return TimedOut(
             f"the batch of step {step} was not there after {format_seconds(self._hello.deadline_s)}: "
             f"the process that makes batches ({child.pid}) {does}",
             where=self._hello.data,
-            hint=f"kill -CONT {child.pid} lets it go on; if it is killed, another one takes over",
+            hint=hint,
         )
 
     # What it tells.

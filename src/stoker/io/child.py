@@ -189,6 +189,7 @@ def _environment() -> dict[str, str]:
 def enter(arguments: Sequence[str]) -> Channel:
     """What a child does first: ignore Ctrl-C, keep its last words, and find its end of the channel."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it may write to a terminal that it is in the background of
     try:
         parent, fd, *stderr = map(int, arguments)
         channel = Channel(socket.socket(fileno=fd))

@@ -345,6 +345,16 @@ def test_a_feeder_that_is_stopped_is_named_at_the_deadline(place, load, monkeypa
     assert next(loop).step == at
 
 
+def test_a_feeder_that_is_still_starting_is_named_as_such(place, load, monkeypatch):
+    monkeypatch.setattr("stoker.feed.child._GRACE_S", 0.01)
+    data = load(place)
+    data._feeder._hello.deadline_s = 0.01
+    with pytest.raises(TimedOut, match="is still starting, or opening the data set"):
+        next(iter(data))
+    data._feeder._hello.deadline_s = 60
+    assert next(iter(data)).step == 0
+
+
 def slow(sample):
     time.sleep(60)
     return {}

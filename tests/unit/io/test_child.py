@@ -167,12 +167,13 @@ def test_what_the_system_refuses_is_told(start, monkeypatch):
 
 @pytest.mark.parametrize("arguments", [[], ["x"], ["0", "987654"]])
 def test_a_module_started_by_hand_says_that_it_is_not_for_that(arguments):
-    before = signal.getsignal(signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTTOU)}
     try:
         with pytest.raises(InternalError, match="started by stoker itself"):
             enter(arguments)
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_last_words_do_not_grow_without_end():
