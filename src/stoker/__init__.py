@@ -26,10 +26,11 @@ from stoker.run import Run, open  # noqa: A004  read as stoker.open
 from stoker.values import Layout
 
 if TYPE_CHECKING:
+    from stoker import torch
     from stoker.dataset.describe import Dataset
     from stoker.dataset.writer import writer
 
-__all__ = ["Dataset", "Layout", "Run", "StokerError", "__version__", "errors", "open", "writer"]
+__all__ = ["Dataset", "Layout", "Run", "StokerError", "__version__", "errors", "open", "torch", "writer"]
 
 __version__ = VERSION
 
@@ -37,6 +38,8 @@ _LAZY = {"Dataset": "stoker.dataset.describe", "writer": "stoker.dataset.writer"
 
 
 def __getattr__(name: str) -> Any:
+    if name == "torch":
+        return import_module("stoker.torch")
     if name not in _LAZY:
         raise AttributeError(f"module 'stoker' has no attribute {name!r}")
     return getattr(import_module(_LAZY[name]), name)

@@ -72,6 +72,7 @@ class Counter(StrEnum):
     RESTORE_NS = "restore_ns"
     RESTORED_BYTES = "restored_bytes"
     VERIFIED_BYTES = "verified_bytes"
+    DEVICE_IDLE_NS = "device_idle_ns"
 
 
 @dataclass(frozen=True, slots=True)

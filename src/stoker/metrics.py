@@ -213,6 +213,15 @@ METRICS: Final = (
         high="As many as were restored, or more: whole 4 MiB chunks are checked.",
         low="Never below the restored bytes.",
     ),
+    Metric(
+        name="stoker_device_idle_seconds_total",
+        kind="counter",
+        unit="seconds",
+        source="device_idle_ns",
+        help="Time the device had done its work and had no batch yet, by its own clock; 0 without device=.",
+        high="The device waits for batches, or for the loop to ask for them: look at the waits by cause.",
+        low="Batches are on the device before it has done its work.",
+    ),
 )
 
 
@@ -222,8 +231,8 @@ def as_markdown() -> str:
         "# Metrics",
         "",
         "Every number stoker publishes about itself, one set a rank. This page is made from `stoker/metrics.py`.",
-        "Counters only grow while a process lives; gauges go up and down. All times are host time: what the training",
-        "loop stood still, not what the accelerator idled (see [waits](../concepts/waits.md)).",
+        "Counters only grow while a process lives; gauges go up and down. All times are host time, what the training",
+        "loop stood still, but for the idle time of the device (see [waits](../concepts/waits.md)).",
     ]
     for metric in METRICS:
         label = f", by `{metric.label}`" if metric.label else ""

@@ -98,12 +98,13 @@ class Batch(Mapping[str, Any]):
     def sample_keys(self) -> list[str]:
         """The key of each sample; decoded when first asked for."""
         if self._keys is None:
-            place, offsets = self._key_field.place, self._key_field.row_offsets
-            if offsets is None or not isinstance(place, InReply):
-                raise InternalError("a batch came without its keys")
-            blob = bytes(place.values)
-            self._keys = [blob[start:stop].decode() for start, stop in pairwise(offsets.tolist())]
+            self._keys = read_keys(self._key_field)
         return self._keys
+
+    @property
+    def key_field(self) -> Field:
+        """The keys as they came, for `read_keys`; it refers to no memory of the arena."""
+        return self._key_field
 
     def __getitem__(self, name: str) -> Any:
         values = self._values
@@ -126,6 +127,15 @@ class Batch(Mapping[str, Any]):
     def __repr__(self) -> str:
         names = ", ".join(map(repr, self._fields))
         return f"<Batch step {self.step} epoch {self.epoch}: {len(self.valid)} samples of {names}>"
+
+
+def read_keys(field: Field) -> list[str]:
+    """The key of each sample. Raises InternalError if the field holds none."""
+    place, offsets = field.place, field.row_offsets
+    if offsets is None or not isinstance(place, InReply):
+        raise InternalError("a batch came without its keys")
+    blob = bytes(place.values)
+    return [blob[start:stop].decode() for start, stop in pairwise(offsets.tolist())]
 
 
 def read_field(field: Field, memory: NDArray[np.uint8]) -> Any:

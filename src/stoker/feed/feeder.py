@@ -26,6 +26,7 @@ from stoker.feed.options import FeedOptions, FeedStats
 from stoker.feed.placement import Placement, Work
 from stoker.feed.plan import BatchPlan, FeedSpec, plan_batch
 from stoker.feed.stages import Stages
+from stoker.io.memory import MapWatcher
 from stoker.ledger import Counter
 from stoker.units import format_seconds
 
@@ -103,6 +104,16 @@ class InlineFeeder:
             raise error
         finally:
             del error  # no cycle of error, traceback and frame
+
+    def is_ready(self, step: int) -> bool:
+        """Whether `request(step)` would return a batch at once."""
+        with self._changed:
+            work = self._works.get(step)
+            return work is not None and work.reply is not None
+
+    def watch(self, watcher: MapWatcher) -> None:
+        """Tell `watcher` where the memory of batches is mapped, now and whenever that changes."""
+        self._arena.watch(watcher)
 
     def _hand_over(self, step: int) -> WireBatch:
         """The reply for a step that is made; it stays known until all is noted."""
