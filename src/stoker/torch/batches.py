@@ -67,7 +67,7 @@ class TensorBatch(dict[str, Any]):
 
     def __getattr__(self, name: str) -> NoReturn:
         """Only reached for what is not there."""
-        if name in ("step", "epoch", "valid", "_key_field", "_keys"):
+        if name in ("step", "epoch", "valid", "sample_keys", "_key_field", "_keys"):
             raise AttributeError(f"this batch has no {name!r}: another library made it anew, from the values alone")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 

@@ -144,7 +144,7 @@ class CudaDelivery:
         stream.wait_event(begun.done)
         for value in (*begun.batch.values(), begun.batch.valid):
             if isinstance(value, torch.Tensor):
-                value.record_stream(stream)
+                self._driver.keep_for(value, stream)
         if self._asked is not None:
             self._gaps.append((self._asked, self._mark(stream)))
             self._asked = None

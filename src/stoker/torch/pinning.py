@@ -65,6 +65,9 @@ class Driver(Protocol):
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """Queue a copy to the device; the host does not wait if the memory is pinned."""
 
+    def keep_for(self, tensor: torch.Tensor, stream: Any) -> None:
+        """Do not use the tensor's memory again before what `stream` holds when it is freed is done."""
+
 
 class CudaDriver:
     """CUDA by way of PyTorch, for one device. Thread-safe."""
@@ -110,6 +113,10 @@ class CudaDriver:
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """`tensor.to`, not blocking."""
         return tensor.to(self.device, non_blocking=True)
+
+    def keep_for(self, tensor: torch.Tensor, stream: torch.cuda.Stream) -> None:
+        """`tensor.record_stream`: it was allocated on the side stream and is used on training's."""
+        tensor.record_stream(stream)
 
 
 class Pinning:

@@ -322,3 +322,27 @@ def test_a_slab_is_memory_that_stays():
 
 def test_a_slab_of_nothing_is_possible():
     assert Slab(0).view(0, 0).size == 0
+
+
+class Watcher:
+    """Notes what it is told of a mapping."""
+
+    def __init__(self):
+        self.told = []
+
+    def mapped(self, address, size_bytes):
+        self.told.append((address, size_bytes))
+
+    def unmapping(self):
+        self.told.append("unmapping")
+
+
+def test_a_watcher_knows_at_any_time_where_the_arena_is_mapped():
+    arena, watcher = Arena(4096), Watcher()
+    arena.watch(watcher)
+    first = arena.address
+    arena.grow(8192)
+    second = arena.address
+    arena.close()
+    arena.close()
+    assert watcher.told == [(first, 4096), "unmapping", (second, 8192), "unmapping"]
