@@ -26,11 +26,11 @@ from stoker.run import Run, open  # noqa: A004  read as stoker.open
 from stoker.values import Layout
 
 if TYPE_CHECKING:
-    from stoker import torch
+    from stoker import torch as torch  # noqa: PLC0414  a room that users enter: stoker.torch
     from stoker.dataset.describe import Dataset
     from stoker.dataset.writer import writer
 
-__all__ = ["Dataset", "Layout", "Run", "StokerError", "__version__", "errors", "open", "torch", "writer"]
+__all__ = ["Dataset", "Layout", "Run", "StokerError", "__version__", "errors", "open", "writer"]
 
 __version__ = VERSION
 

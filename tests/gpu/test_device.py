@@ -1,4 +1,4 @@
-"""On a real device: batches arrive with every byte, out of pinned memory, beside training, and idle time is measured."""
+"""On a real device: batches arrive with every byte, from pinned memory, beside training, and idle time is measured."""
 
 import gc
 import io
