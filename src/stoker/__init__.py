@@ -26,7 +26,7 @@ from stoker.run import Run, open  # noqa: A004  read as stoker.open
 from stoker.values import Layout
 
 if TYPE_CHECKING:
-    from stoker import torch as torch  # noqa: PLC0414  a room that users enter: stoker.torch
+    from stoker import torch as torch
     from stoker.dataset.describe import Dataset
     from stoker.dataset.writer import writer
 

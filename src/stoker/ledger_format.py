@@ -73,6 +73,7 @@ class Counter(StrEnum):
     RESTORED_BYTES = "restored_bytes"
     VERIFIED_BYTES = "verified_bytes"
     DEVICE_IDLE_NS = "device_idle_ns"
+    PAGEABLE_BATCHES = "pageable_batches"
 
 
 @dataclass(frozen=True, slots=True)

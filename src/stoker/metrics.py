@@ -222,6 +222,15 @@ METRICS: Final = (
         high="The device waits for batches, or for the loop to ask for them: look at the waits by cause.",
         low="Batches are on the device before it has done its work.",
     ),
+    Metric(
+        name="stoker_pageable_batches_total",
+        kind="counter",
+        unit="batches",
+        source="pageable_batches",
+        help="Batches copied to the device out of memory that could not be pinned.",
+        high="Copies are slow and hold up the host: the log says what CUDA refused.",
+        low="0 is right.",
+    ),
 )
 
 

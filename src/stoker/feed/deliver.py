@@ -5,12 +5,13 @@ The rooms above have them (`stoker.torch.delivery`); without one training gets t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from stoker.feed.batch import Batch, WireBatch
 from stoker.io.memory import MapWatcher
-from stoker.ledger import StageTimes
+from stoker.ledger import Counter, StageTimes
 
 
 class Delivery(MapWatcher, Protocol):
@@ -20,9 +21,8 @@ class Delivery(MapWatcher, Protocol):
     def looks_ahead(self) -> bool:
         """Whether to `begin` the batch after the one that is handed over, if it is ready."""
 
-    @property
-    def idle_ns(self) -> int:
-        """How long the device stood still for batches, as far as it is known by now."""
+    def count(self) -> Mapping[Counter, int]:
+        """What the ledger keeps of it, as far as it is known by now; only grows."""
 
     def enter(self) -> None:
         """Training asks for a batch."""
@@ -74,10 +74,9 @@ class Handover:
         self._watches = False
         self._ahead: tuple[int, Delivered] | None = None
 
-    @property
-    def idle_ns(self) -> int:
-        """How long the device stood still for batches, as far as it is known by now; 0 without one."""
-        return self._delivery.idle_ns if self._delivery is not None else 0
+    def count(self) -> Mapping[Counter, int]:
+        """What the ledger keeps of the delivery; nothing without one."""
+        return self._delivery.count() if self._delivery is not None else {}
 
     def take(self, step: int) -> Delivered:
         """The batch of a step, as training gets it. Raises what the feeder and the delivery raise."""

@@ -98,7 +98,8 @@ class Headspace(Iterator[Any]):
         if self._count > self._steps:
             raise StopIteration
         if self._count == 1:
-            self._first_ns = entered_ns
+            self._wait()
+            self._first_ns = self._clock()
         batch = self._kept[self._count % len(self._kept)]
         self._count += 1
         self._left_ns = self._clock()

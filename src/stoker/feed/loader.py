@@ -205,7 +205,7 @@ class Loader:
         if not self._evaluates:
             waits = split_wait(entered_ns, left_ns, given.timing)
             self._ledger.record_step(step, given.epoch, entered_ns, left_ns, waits, given.sample_count, given.nbytes)
-            self._account.tell({Counter.DEVICE_IDLE_NS: self._handover.idle_ns})
+            self._account.tell(self._handover.count())
         self._account.tell(self._feeder.count())
         batch: Batch = given.batch  # or what a delivery makes of one, with the same attributes
         return batch

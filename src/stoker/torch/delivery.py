@@ -11,6 +11,7 @@ import torch
 from stoker.errors import ConfigError, UnsupportedError
 from stoker.feed.batch import Batch
 from stoker.feed.deliver import Delivery
+from stoker.ledger import Counter
 from stoker.torch.batches import TensorBatch, as_tensors, valid_of
 from stoker.torch.pinning import CudaDriver, Driver, Event, Pinning
 
@@ -48,13 +49,16 @@ class CpuDelivery:
     """Tensors over the memory of the batch. No copies, nothing to wait for."""
 
     looks_ahead = False
-    idle_ns = 0
 
     def mapped(self, address: int, size_bytes: int) -> None:
         """Nothing to do."""
 
     def unmapping(self) -> None:
         """Nothing to do."""
+
+    def count(self) -> dict[Counter, int]:
+        """Nothing."""
+        return {}
 
     def enter(self) -> None:
         """Nothing to do."""
@@ -103,6 +107,11 @@ class CudaDelivery:
         self._gaps: deque[tuple[Event, Event]] = deque()
         self._asked: Event | None = None
         self.idle_ns = 0
+        self.pageable_count = 0
+
+    def count(self) -> dict[Counter, int]:
+        """Idle time, and batches that were copied out of memory that is not pinned."""
+        return {Counter.DEVICE_IDLE_NS: self.idle_ns, Counter.PAGEABLE_BATCHES: self.pageable_count}
 
     @property
     def pinned_bytes(self) -> int:
@@ -131,9 +140,12 @@ class CudaDelivery:
         """Queue the copies of a batch."""
         values = as_tensors(batch)
         host = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+        self.pageable_count += bool(self._pinning.refusal)
         with self._driver.on(self._side):
+            # A copy out of memory that is not pinned waits for what the stream holds: it comes first, or not at all.
+            whole = bool(batch.valid.all())
+            valid = self._driver.all_true(len(batch.valid)) if whole else self._driver.copy(valid_of(batch))
             copied = {name: self._driver.copy(tensor) for name, tensor in host.items()}
-            valid = self._driver.copy(valid_of(batch))
             done = self._side.record_event()
         self._held.append((done, tuple(host.values())))
         return _Copy(TensorBatch.of(batch, values | copied, valid), done)

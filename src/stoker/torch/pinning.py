@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from stoker.errors import UnsupportedError
+from stoker.errors import CapacityError, UnsupportedError
 from stoker.units import format_bytes
 
 _log = logging.getLogger("stoker.torch")
@@ -65,6 +65,9 @@ class Driver(Protocol):
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """Queue a copy to the device; the host does not wait if the memory is pinned."""
 
+    def all_true(self, count: int) -> torch.Tensor:
+        """A bool tensor [count] of True, made on the device: nothing is copied."""
+
     def keep_for(self, tensor: torch.Tensor, stream: Any) -> None:
         """Do not use the tensor's memory again before what `stream` holds when it is freed is done."""
 
@@ -111,8 +114,18 @@ class CudaDriver:
         return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch ships it without types
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """`tensor.to`, not blocking."""
-        return tensor.to(self.device, non_blocking=True)
+        """`tensor.to`, not blocking. Raises CapacityError if the device has no room."""
+        try:
+            return tensor.to(self.device, non_blocking=True)
+        except torch.OutOfMemoryError as error:
+            raise CapacityError(
+                f"no memory on device {str(self.device)!r} for {format_bytes(tensor.nbytes)} of a batch",
+                hint="two batches lie there besides what training needs: make the batch smaller, or the model",
+            ) from error
+
+    def all_true(self, count: int) -> torch.Tensor:
+        """torch.ones, on the device."""
+        return torch.ones(count, dtype=torch.bool, device=self.device)
 
     def keep_for(self, tensor: torch.Tensor, stream: torch.cuda.Stream) -> None:
         """`tensor.record_stream`: it was allocated on the side stream and is used on training's."""

@@ -191,6 +191,9 @@ class FakeDevice:
         self.inside[-1].queue.append(copied)
         return there
 
+    def all_true(self, count):
+        return torch.ones(count, dtype=torch.bool)
+
     def keep_for(self, tensor, stream):
         self.kept.append((tensor.data_ptr(), stream.name))
 

@@ -145,6 +145,29 @@ def test_what_is_begun_ahead_is_given_up_after_a_jump(run, numbers, load, fake_d
     assert (batch.step, batch["npy"].tolist()) == (4, expected[4])
 
 
+def test_batches_out_of_memory_that_cannot_be_pinned_arrive_and_are_counted(run, numbers, load, fake_device):
+    expected = [b["npy"].tolist() for b in run.loader(numbers, global_batch_size=4)]
+    fake_device.refuse = "cudaHostRegister says: operation not supported (801)"
+    data, delivery = load()
+    got = []
+    for batch in data:
+        fake_device.run()
+        got.append(batch["npy"].tolist())
+    assert got == expected
+    assert delivery.pinned_bytes == 0
+    assert run._ledger.snapshot().counters["pageable_batches"] == 6
+
+
+def test_the_pads_of_an_evaluation_are_marked_on_the_device_too(run, numbers, fake_device):
+    data = run.loader(numbers, global_batch_size=10, shuffle=False)
+    data.deliver_with(CudaDelivery(fake_device))
+    marks = []
+    for batch in data:
+        fake_device.run()
+        marks += batch.valid.tolist()
+    assert marks == [True] * 24 + [False] * 6
+
+
 def test_idle_is_what_the_device_stood_still_between_its_work_and_the_batch(load, fake_device, run):
     data, delivery = load(epochs=1)
     fake_device.copy_ms = 0.0

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from stoker.errors import UnsupportedError
+from stoker.errors import CapacityError, UnsupportedError
 from stoker.io.memory import Arena
 from stoker.torch import pinning as module
 from stoker.torch.pinning import CudaDriver, Pinning
@@ -100,6 +100,17 @@ def test_the_runtime_is_asked_with_address_and_length(cudart):
     driver.register(4096, 8192)
     driver.unregister(4096)
     assert cudart.calls == [("cudaHostRegister", 4096, 8192, 0), ("cudaHostUnregister", 4096)]
+
+
+def test_a_device_without_room_is_an_error_with_the_bytes():
+    class Large:
+        nbytes = 3 << 30
+
+        def to(self, *_, **__):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(CapacityError, match=r"no memory on device 'cpu' for 3\.00 GiB of a batch"):
+        CudaDriver(torch.device("cpu")).copy(Large())
 
 
 def test_what_the_runtime_refuses_is_an_error_in_its_words(cudart):
