@@ -160,6 +160,8 @@ class Loader:
         """Stop reading and end the threads; batches that are still held stay as they are. Idempotent."""
         if self._closed.detach() is not None:
             self._handover.close()
+            if not self._evaluates:
+                self._account.tell(self._handover.count())  # what was known only when the device was done
             self._feeder.close()
 
     def __enter__(self) -> Self:

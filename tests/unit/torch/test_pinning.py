@@ -109,7 +109,7 @@ def test_a_device_without_room_is_an_error_with_the_bytes():
         def to(self, *_, **__):
             raise torch.OutOfMemoryError("CUDA out of memory")
 
-    with pytest.raises(CapacityError, match=r"no memory on device 'cpu' for 3\.00 GiB of a batch"):
+    with pytest.raises(CapacityError, match=r"no memory on device 'cpu' for 3\.0 GiB of a batch"):
         CudaDriver(torch.device("cpu")).copy(Large())
 
 
