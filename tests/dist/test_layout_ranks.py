@@ -17,6 +17,8 @@ SCRIPT = """
 import json, os, sys
 import torch, torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.utils.data import DataLoader
 import stoker
 
@@ -31,12 +33,25 @@ said = {"layout": [layout.dp_rank, layout.dp_size]}
 # The run has four ranks, each its own; the loader has two, each twice. Checkpoints need the one, data the other.
 with stoker.open(run="r", nvme=f"{out}-nvme", shared=shared) as run:
     loader = run.loader(photos, global_batch_size=8, seed=3, epochs=2, layout=layout)
-    model = torch.nn.Linear(1, 1)
-    state = run.checkpoint(model=model, data=loader, every=4)
-    state.restore()
+    torch.manual_seed(int(out[-1], 36))  # each launch begins with other weights
+    model = torch.nn.Sequential(torch.nn.Linear(4, 6))
+    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel()})
+    fully_shard(model, mesh=mesh["dp"])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    state = run.checkpoint(model=model, optimizer=optimizer, data=loader, every=4)
+    said["restored"] = state.restore()
+
+    def weights():
+        return {name: value.full_tensor().tolist() for name, value in model.state_dict().items()}
+
+    said["weights"] = {-1: weights()}
     steps = {}
     for batch in loader:
         steps[batch.step] = [batch.sample_keys, batch["json"]]
+        optimizer.zero_grad()
+        model(torch.tensor(batch["json"], dtype=torch.float32)[:, None].expand(-1, 4)).square().mean().backward()
+        optimizer.step()
+        said["weights"][batch.step] = weights()
         state.save_if_due(after=batch)
         if len(steps) == 5:
             break
@@ -107,6 +122,10 @@ def test_peers_get_the_same_batches_and_the_halves_make_up_the_global_batch(tmp_
         assert "run.loader(layout=...)" in one["refused"]
 
     again = launch("b")  # goes on after the newest save, step 3
+    assert [one["restored"] for one in again] == [4] * 4
+    assert ranks[0]["weights"]["3"] != ranks[0]["weights"]["-1"]
+    assert [one["weights"]["-1"] for one in again] == [ranks[0]["weights"]["3"]] * 4
+    assert again[0]["weights"]["4"] == ranks[0]["weights"]["4"]  # the optimizer's state came back too
     assert list(again[0]["named"]) == [str(step) for step in range(4, 9)]
     assert again[0]["named"]["4"] == ranks[0]["named"]["4"]
     assert again[3]["named"]["4"] == ranks[3]["named"]["4"]
