@@ -41,6 +41,7 @@ from stoker.errors import StokerError
 from stoker.values import Layout
 
 if TYPE_CHECKING:
+    from stoker import torch as torch
     from stoker.dataset.describe import Dataset
     from stoker.dataset.writer import writer
     from stoker.run import Run, open  # noqa: A004  read as stoker.open
@@ -58,6 +59,8 @@ def __getattr__(name: str) -> Any:
         "open": "stoker.run",
         "writer": "stoker.dataset.writer",
     }
+    if name == "torch":
+        return import_module("stoker.torch")
     if name not in lazy:
         raise AttributeError(f"module 'stoker' has no attribute {name!r}: it has {', '.join(__all__)}")
     return getattr(import_module(lazy[name]), name)

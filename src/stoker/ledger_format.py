@@ -78,6 +78,8 @@ class Counter(StrEnum):
     DRAINS_FAILED = "drains_failed"
     DRAINS_OVERTAKEN = "drains_overtaken"
     DRAIN_BACKLOG = "drain_backlog"
+    DEVICE_IDLE_NS = "device_idle_ns"
+    PAGEABLE_BATCHES = "pageable_batches"
 
 
 @dataclass(frozen=True, slots=True)

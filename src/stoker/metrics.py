@@ -267,6 +267,24 @@ METRICS: Final = (
         high="Above 1: drains are slower than saves; what lies between is lost with the node.",
         low="0: all that is saved and was not overtaken is far away too.",
     ),
+    Metric(
+        name="stoker_device_idle_seconds_total",
+        kind="counter",
+        unit="seconds",
+        source="device_idle_ns",
+        help="Time the device had done its work and had no batch yet, by its own clock; 0 without device=.",
+        high="The device waits for batches, or for the loop to ask for them: look at the waits by cause.",
+        low="Batches are on the device before it has done its work.",
+    ),
+    Metric(
+        name="stoker_pageable_batches_total",
+        kind="counter",
+        unit="batches",
+        source="pageable_batches",
+        help="Batches copied to the device out of memory that could not be pinned.",
+        high="Copies are slow and hold up the host: the log says what CUDA refused.",
+        low="0 is right.",
+    ),
 )
 
 
@@ -276,8 +294,8 @@ def as_markdown() -> str:
         "# Metrics",
         "",
         "Every number stoker publishes about itself, one set a rank. This page is made from `stoker/metrics.py`.",
-        "Counters only grow while a process lives; gauges go up and down. All times are host time: what the training",
-        "loop stood still, not what the accelerator idled (see [waits](../concepts/waits.md)).",
+        "Counters only grow while a process lives; gauges go up and down. All times are host time, what the training",
+        "loop stood still, but for the idle time of the device (see [waits](../concepts/waits.md)).",
     ]
     for metric in METRICS:
         label = f", by `{metric.label}`" if metric.label else ""

@@ -127,11 +127,16 @@ class Layout:
         torchrun: RANK, WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE. Slurm (a step, not an allocation): SLURM_PROCID,
         SLURM_NTASKS, SLURM_NODEID, SLURM_NNODES with SLURM_STEP_ID. Raises LayoutError for half a description.
         """
-        if "RANK" in environ or "WORLD_SIZE" in environ:
+        if _by_torchrun(environ):
             return cls._read(environ, "torchrun", ("RANK", "WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"))
-        if "SLURM_PROCID" in environ and environ.get("SLURM_STEP_ID", "").isdigit():
+        if _by_slurm(environ):
             return cls._read(environ, "Slurm", ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_NODEID", "SLURM_NNODES"))
         return cls()
+
+    @staticmethod
+    def is_described(environ: Mapping[str, str]) -> bool:
+        """Whether torchrun or `srun` started this process, as `environ` has it."""
+        return _by_torchrun(environ) or _by_slurm(environ)
 
     @classmethod
     def _read(cls, environ: Mapping[str, str], launcher: str, names: tuple[str, str, str, str]) -> Self:
@@ -147,3 +152,11 @@ class Layout:
             numbers.append(int(text))
         rank, size, node, nodes = numbers
         return cls(dp_rank=rank, dp_size=size, node=node, nodes=nodes)
+
+
+def _by_torchrun(environ: Mapping[str, str]) -> bool:
+    return "RANK" in environ or "WORLD_SIZE" in environ
+
+
+def _by_slurm(environ: Mapping[str, str]) -> bool:
+    return "SLURM_PROCID" in environ and environ.get("SLURM_STEP_ID", "").isdigit()

@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import inspect
 import json
 import os
 import shutil
@@ -326,7 +325,6 @@ def test_what_later_versions_bring_is_absent_and_not_a_stub():
     assert not {"mix", "load", "torch_dataset"} & set(dir(stoker))
     with pytest.raises(AttributeError):
         stoker.mix  # noqa: B018
-    assert "device" not in inspect.signature(stoker.Run.loader).parameters
     assert not hasattr(stoker.Dataset("x"), "on_bad")
 
 

@@ -107,12 +107,13 @@ class Batch(Mapping[str, Any]):
     def sample_keys(self) -> list[str]:
         """The key of each sample; decoded when first asked for."""
         if self._keys is None:
-            place, offsets = self._key_field.place, self._key_field.row_offsets
-            if offsets is None or not isinstance(place, InReply):
-                raise InternalError("a batch came without its keys")
-            blob = bytes(place.values)
-            self._keys = [blob[start:stop].decode() for start, stop in pairwise(offsets.tolist())]
+            self._keys = read_keys(self._key_field)
         return self._keys
+
+    @property
+    def key_field(self) -> Field:
+        """The keys as they came, for `read_keys`; it refers to no memory of the arena."""
+        return self._key_field
 
     def __getitem__(self, name: str) -> Any:
         values = self._values
@@ -148,6 +149,15 @@ def unknown_field(name: object, names: Iterable[str], where: str) -> UnknownFiel
     near = difflib.get_close_matches(name, names, n=1) if isinstance(name, str) else []
     guess = f"did you mean {near[0]!r}? " if near else ""
     return UnknownField(f"there is no field {name!r}", where, f"{guess}it has {', '.join(map(repr, names)) or 'none'}")
+
+
+def read_keys(field: Field) -> list[str]:
+    """The key of each sample. Raises InternalError if the field holds none."""
+    place, offsets = field.place, field.row_offsets
+    if offsets is None or not isinstance(place, InReply):
+        raise InternalError("a batch came without its keys")
+    blob = bytes(place.values)
+    return [blob[start:stop].decode() for start, stop in pairwise(offsets.tolist())]
 
 
 def read_field(field: Field, memory: NDArray[np.uint8]) -> Any:

@@ -44,7 +44,7 @@ from stoker.feed.wire import (
 )
 from stoker.io.channel import Channel
 from stoker.io.child import Child
-from stoker.io.memory import Slot, Window, make_words, map_words, room, take_apart
+from stoker.io.memory import MapWatcher, Slot, Window, make_words, map_words, room, take_apart
 from stoker.ledger import Counter
 from stoker.units import format_seconds
 
@@ -285,6 +285,14 @@ class ChildFeeder:
         )
 
     # What it tells.
+
+    def is_ready(self, step: int) -> bool:
+        """As `Feeder.is_ready`."""
+        return self._next == step and int(self._page[Word.PUSHED]) > self._taken_count
+
+    def watch(self, watcher: MapWatcher) -> None:
+        """As `Feeder.watch`."""
+        self._arena.watch(watcher)
 
     def stats(self) -> FeedStats:
         """As `Feeder.stats`."""

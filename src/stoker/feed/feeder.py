@@ -23,6 +23,7 @@ from stoker.feed.gather import Pattern
 from stoker.feed.options import FeedOptions, FeedStats
 from stoker.feed.plan import FeedSpec
 from stoker.feed.produce import CLOSE_S, Producer
+from stoker.io.memory import MapWatcher
 from stoker.ledger import Counter
 
 _EXIT_S: Final = 0.5  # how long a process that ends without close() waits for reads that have begun
@@ -40,6 +41,12 @@ class Feeder(Protocol):
         Raises what made the batch fail, as itself: NotFound, Truncated, DigestMismatch, SampleError and others; a
         second request tries anew. TimedOut after `deadline_s`, ClosedError, UnsupportedError in a forked process.
         """
+
+    def is_ready(self, step: int) -> bool:
+        """Whether `request(step)` would return a batch at once."""
+
+    def watch(self, watcher: MapWatcher) -> None:
+        """Tell `watcher` where the memory of batches is mapped, now and whenever that changes."""
 
     def stats(self) -> FeedStats:
         """What it has done, and what it holds now."""
@@ -99,6 +106,16 @@ class InlineFeeder(Producer):
             raise error
         finally:
             del error  # no cycle of error, traceback and frame
+
+    def is_ready(self, step: int) -> bool:
+        """As `Feeder.is_ready`."""
+        with self._changed:
+            work = self._works.get(step)
+            return work is not None and work.reply is not None
+
+    def watch(self, watcher: MapWatcher) -> None:
+        """As `Feeder.watch`."""
+        self._arena.watch(watcher)
 
     def _hand_over(self, step: int) -> WireBatch:
         """The reply for a step that is made; it stays known until all is noted."""

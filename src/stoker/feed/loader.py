@@ -12,16 +12,16 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-import numpy as np
-
 from stoker.dataset.describe import Dataset
 from stoker.dataset.order import Order, Position
 from stoker.dataset.readable import Readable
 from stoker.errors import ClosedError, ConfigError, DatasetError, naming
 from stoker.feed.batch import Batch
 from stoker.feed.child import ChildFeeder
+from stoker.feed.deliver import Delivery, Handover
 from stoker.feed.feeder import Feeder, InlineFeeder
 from stoker.feed.gather import pattern_of
+from stoker.feed.headspace import Headspace, kept_steps
 from stoker.feed.options import FeedOptions, FeedStats
 from stoker.feed.plan import check_fits, choose_fields
 from stoker.feed.start import Start
@@ -109,7 +109,12 @@ class Loader:
         else:
             pattern = pattern_of(order, layout)
             self._feeder = InlineFeeder(opened, batches, spec, options, self._step_count, ends, pattern)
+        self._handover = Handover(self._feeder, self._step_count, None)
         self._closed = weakref.finalize(self, self._feeder.abandon)
+
+    def deliver_with(self, delivery: Delivery) -> None:
+        """Hand batches over as `delivery` makes them, not as they are. Before the first one; it is closed with this."""
+        self._handover = Handover(self._feeder, self._step_count, delivery)
 
     @property
     def seed(self) -> int:
@@ -155,6 +160,20 @@ class Loader:
             position.check(self.order)
         progress.next_step = position.next_step
 
+    def headspace(self, count: int = 8, steps: int = 200) -> Headspace:
+        """`steps` batches without storage: the next `count` of training, read once and then handed over in turn.
+
+        For a loop that shows what a step costs when no batch has to be waited for; its `report()` says so. Training
+        stands where it stood, and its account is not touched; but what the loop trains is trained, so throw that away.
+        Raises ConfigError for numbers below 1, and what reading a batch raises.
+        """
+        self._check_open()
+        first = self.progress.next_step if self.progress is not None else 0
+        with self._turn:
+            kept = [self._handover.keep(step) for step in kept_steps(first, count, self._step_count)]
+        self._ledger.record_end(time.perf_counter_ns())
+        return Headspace(kept, steps, trained=self._ledger.snapshot, wait=self._handover.wait)
+
     def stats(self) -> FeedStats:
         """What was read, and what lies ready, is made and is lent now; also after `close()`."""
         return self._feeder.stats()
@@ -162,6 +181,9 @@ class Loader:
     def close(self) -> None:
         """Stop reading and end the threads; batches that are still held stay as they are. Idempotent."""
         if self._closed.detach() is not None:
+            self._handover.close()
+            if not self._evaluates:
+                self._account.tell(self._handover.count())  # what was known only when the device was done
             self._feeder.close()
 
     def __enter__(self) -> Self:
@@ -203,14 +225,15 @@ class Loader:
     def _deliver(self, step: int, entered_ns: int) -> Batch:
         """The batch of a step, and the account of the wait for it."""
         with naming(self._url, DatasetError):
-            wire = self._feeder.request(step)
-        batch = Batch(wire)
+            given = self._handover.take(step)
         left_ns = time.perf_counter_ns()
+        counts = self._feeder.count()
         if not self._evaluates:
-            waits = split_wait(entered_ns, left_ns, wire.timing)
-            samples = int(np.count_nonzero(wire.valid))
-            self._ledger.record_step(step, wire.epoch, entered_ns, left_ns, waits, samples, wire.nbytes)
-        self._account.tell(self._feeder.count())
+            waits = split_wait(entered_ns, left_ns, given.timing)
+            self._ledger.record_step(step, given.epoch, entered_ns, left_ns, waits, given.sample_count, given.nbytes)
+            counts |= self._handover.count()
+        self._account.tell(counts)
+        batch: Batch = given.batch  # or what a delivery makes of one, with the same attributes
         return batch
 
 
@@ -228,7 +251,7 @@ class _Account:
         if any(more.values()):
             with suppress(ClosedError):
                 self._ledger.add_all(more)
-                self._told = now
+                self._told = {**told, **now}
 
 
 class _Loop(Iterator[Batch]):

@@ -15,7 +15,7 @@ from bisect import bisect
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,16 @@ class Slot:
     nbytes: int
 
 
+class MapWatcher(Protocol):
+    """Who must know where memory is mapped in this process: it is pinned for a device, say."""
+
+    def mapped(self, address: int, size_bytes: int) -> None:
+        """The memory lies at `address` now."""
+
+    def unmapping(self) -> None:
+        """It is about to be let go, or mapped elsewhere. Called in any thread."""
+
+
 class Arena:
     """Memory of a fixed size from which slots are taken, first-fit, and lent. Thread-safe.
 
@@ -58,6 +68,7 @@ class Arena:
         self._fd = _memfd("stoker-arena", size_bytes) if fd is None else fd
         self._close_fd = weakref.finalize(self, os.close, self._fd)
         self._map: mmap.mmap | None = _map(self._fd, size_bytes)
+        self._watcher: MapWatcher | None = None
         self._lock = threading.Lock()
         self._returned: SimpleQueue[Slot | None] = SimpleQueue()
         self._free = [(0, size_bytes // ALIGNMENT * ALIGNMENT)]  # [start, stop), ascending, never touching
@@ -70,6 +81,12 @@ class Arena:
     def address(self) -> int:
         """Where the mapping begins in this process; another after `grow`."""
         return int(np.frombuffer(self._open_map(), np.uint8).ctypes.data)
+
+    def watch(self, watcher: MapWatcher) -> None:
+        """Tell `watcher`, the only one, where the memory is mapped: now, and whenever that changes."""
+        with self._lock:
+            watcher.mapped(self.address, self.size_bytes)
+            self._watcher = watcher
 
     @property
     def taken_bytes(self) -> int:
@@ -165,7 +182,12 @@ class Arena:
         """Make the arena larger. Slots stay where they are; views made before stay valid."""
         with self._lock:
             _resize(self._fd, size_bytes)
-            self._map = _map(self._fd, size_bytes)
+            grown = _map(self._fd, size_bytes)
+            if self._watcher is not None:
+                self._watcher.unmapping()
+            self._map = grown
+            if self._watcher is not None:
+                self._watcher.mapped(self.address, size_bytes)
             start, self.size_bytes = self.size_bytes // ALIGNMENT * ALIGNMENT, size_bytes
             self._insert(start, size_bytes // ALIGNMENT * ALIGNMENT)
 
@@ -173,7 +195,9 @@ class Arena:
         """Let go of the memory; what is lent stays until its views die. Idempotent."""
         with self._lock:
             if self._map is not None:
-                self._map = None
+                if self._watcher is not None:
+                    self._watcher.unmapping()
+                self._map = self._watcher = None
                 self._free = []
                 self._close_fd()
 
@@ -193,6 +217,7 @@ class Window:
         self.fd = _memfd("stoker-arena", size_bytes)
         self._close_fd = weakref.finalize(self, os.close, self.fd)
         self._map = _map(self.fd, size_bytes)
+        self._watcher: MapWatcher | None = None
         self.size_bytes = size_bytes
 
     @property
@@ -200,10 +225,20 @@ class Window:
         """Where the mapping begins in this process; another after `grow`."""
         return int(np.frombuffer(self._map, np.uint8).ctypes.data)
 
+    def watch(self, watcher: MapWatcher) -> None:
+        """Tell `watcher`, the only one, where the memory is mapped: now, and whenever that changes."""
+        watcher.mapped(self.address, self.size_bytes)
+        self._watcher = watcher
+
     def grow(self, size_bytes: int) -> None:
         """Map the memory anew, which the other process has made larger. Views made before stay valid."""
-        self._map = _map(self.fd, size_bytes)
+        grown = _map(self.fd, size_bytes)
+        if self._watcher is not None:
+            self._watcher.unmapping()
+        self._map = grown
         self.size_bytes = size_bytes
+        if self._watcher is not None:
+            self._watcher.mapped(self.address, size_bytes)
 
     def lend(self, slot: Slot, returns: Callable[[int], None], number: int) -> NDArray[np.uint8]:
         """The bytes of a slot, uint8[nbytes]; `returns(number)` is called when this array and all views of it are dead,
@@ -215,6 +250,9 @@ class Window:
 
     def close(self) -> None:
         """Let go of the memory; what is lent stays until its views die. Idempotent."""
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.unmapping()
         self._close_fd()
 
 

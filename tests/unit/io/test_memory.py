@@ -405,3 +405,27 @@ def test_an_anonymous_file_holds_what_it_is_given():
     fd = anonymous_file("x", b"content" * 100_000)
     assert os.pread(fd, 1 << 20, 0) == b"content" * 100_000
     os.close(fd)
+
+
+class Watcher:
+    """Notes what it is told of a mapping."""
+
+    def __init__(self):
+        self.told = []
+
+    def mapped(self, address, size_bytes):
+        self.told.append((address, size_bytes))
+
+    def unmapping(self):
+        self.told.append("unmapping")
+
+
+def test_a_watcher_knows_at_any_time_where_the_arena_is_mapped():
+    arena, watcher = Arena(4096), Watcher()
+    arena.watch(watcher)
+    first = arena.address
+    arena.grow(8192)
+    second = arena.address
+    arena.close()
+    arena.close()
+    assert watcher.told == [(first, 4096), "unmapping", (second, 8192), "unmapping"]
