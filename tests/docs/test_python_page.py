@@ -39,6 +39,8 @@ HANDED_OUT = (
 FOR_USERS = {"Save": ("staged", "reached", "settled", "error", "wait")}
 SPOKEN = ("__getitem__", "__iter__", "__len__")  # methods that Python has signs for
 MADE = {
+    "TensorBatch",
+    "LoaderDataset",
     "Run",
     "Loader",
     "Batch",
