@@ -94,7 +94,7 @@ def test_a_flipped_byte_is_found_by_reading_deep_and_a_file_that_is_gone_without
 
 
 def test_what_is_no_run_is_looked_at_as_a_data_set(server, saved, verify, capfd):
-    assert run(["verify", "s3://bucket/nothing"]) == 9
+    assert run(["verify", "s3://bucket/nothing"]) == 6
     server.put("runs/odd/MANIFEST.json", b"{}")
     assert run(["verify", "s3://bucket/runs/odd"]) == 6
     assert "not the name of a committed step" in capfd.readouterr().err

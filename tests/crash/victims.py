@@ -14,7 +14,7 @@ from stoker.dataset import pack as packing
 from stoker.dataset.open import open_dataset
 from stoker.dataset.sample import read_sample
 from stoker.dataset.write import DatasetWriter
-from stoker.errors import AlreadyExists, DatasetError, StokerError
+from stoker.errors import AlreadyExists, DatasetError, NotFound, StokerError
 from stoker.ledger import Ledger, LedgerIdentity
 from stoker.store.local import LocalStore
 from stoker.store.memory import MemoryContents, MemoryStore
@@ -107,6 +107,10 @@ def exists(place):
     """Whether a reader finds a data set."""
     try:
         open_dataset(open_store(place))
+    except NotFound as error:  # no folder yet, or nothing in the bucket
+        if error.what in ("no such folder", "nothing is stored there"):
+            return False
+        raise
     except DatasetError as error:
         if "not a data set" in error.what:
             return False

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from stoker.errors import UnsupportedError
+from stoker.errors import CapacityError, UnsupportedError
 from stoker.io.child import Child
 
 MODULE: Final = "stoker.feed"
@@ -43,12 +43,13 @@ def start_feeder(dataset: Any, kind: str) -> Start:
     """
     if kind == "inline":
         return Start()
-    places = [dataset] if isinstance(dataset, str | os.PathLike) else [dataset.source, dataset.index]
+    described = hasattr(dataset, "source")  # else it is a name, or nothing that can be opened
+    places = [dataset.source, dataset.index] if described else [dataset]
     reason = next(filter(None, map(_reason, places)), "")
     if not reason:
         try:
             return Start(start_child())
-        except UnsupportedError as error:
+        except (UnsupportedError, CapacityError) as error:
             if kind == "child":
                 raise
             reason = error.what

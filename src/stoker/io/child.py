@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import faulthandler
 import io
 import os
@@ -23,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, TextIO
 
-from stoker.errors import CapacityError, InternalError, UnsupportedError
+from stoker.errors import CapacityError, InternalError, StokerError, UnsupportedError
 from stoker.io.channel import Channel
 from stoker.io.memory import anonymous_file
 
@@ -79,8 +80,7 @@ class Child:
             except OSError as error:
                 channel.close()
                 os.close(words_fd)
-                reason = (error.strerror or str(error)).lower()
-                raise CapacityError(f"cannot start a child process: {reason}", where=sys.executable) from error
+                raise _not_started(error) from error
         return cls(process, channel, words_fd)
 
     def is_stopped(self) -> bool:
@@ -173,6 +173,13 @@ def _reap_all() -> None:
                 process.wait()
         elif process.poll() is None:
             process.returncode = 0  # nobody here will wait for it: a Popen would complain of that
+
+
+def _not_started(error: OSError) -> StokerError:
+    what = f"cannot start a child process: {(error.strerror or str(error)).lower()}"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOEXEC, errno.ENOTDIR):
+        return UnsupportedError(what, where=sys.executable, hint="this process may not run its own interpreter")
+    return CapacityError(what, where=sys.executable, hint="raise the limit of processes (ulimit -u) or of memory")
 
 
 def _environment() -> dict[str, str]:

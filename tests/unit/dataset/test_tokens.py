@@ -98,7 +98,7 @@ def test_empty_and_short_files_are_left_out_and_only_they_are_no_data_set(tmp_pa
     assert open_it(tmp_path, 9, "uint16").manifest.short_count == 1
     with pytest.raises(EmptyDataset, match=r"no \.bin file among 0"):
         open_it(tmp_path / "nothing", 9, "uint16")
-    with pytest.raises(NotFound, match="1 of 1 objects are not there"):
+    with pytest.raises(NotFound, match=r"no such object: 'gone\.bin'"):
         open_it(tmp_path / "gone.bin", 9, "uint16")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.errors import CapacityError, InternalError, UnsupportedError
+from stoker.errors import InternalError, UnsupportedError
 from stoker.io import child as child_module
 from stoker.io.child import Child, enter
 
@@ -159,7 +159,7 @@ def test_a_frozen_program_is_no_interpreter(start, monkeypatch):
 def test_what_the_system_refuses_is_told(start, monkeypatch):
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  a count
     monkeypatch.setattr(sys, "executable", "/no/such/python")
-    with pytest.raises(CapacityError, match="cannot start a child process: no such file") as caught:
+    with pytest.raises(UnsupportedError, match="cannot start a child process: no such file") as caught:
         start()
     assert caught.value.where == "/no/such/python"
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
