@@ -6,6 +6,7 @@ Pages cost memory once they are written, not before.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
@@ -14,6 +15,7 @@ import weakref
 from bisect import bisect
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
 
@@ -308,6 +310,33 @@ class Slab:
     def close(self) -> None:
         """Let go of the memory; views that are still held keep it. Idempotent."""
         self._map = None
+
+
+def map_file(path: Path) -> memoryview:
+    """The content of a file, mapped, for reading; no file stays open for it, unlike for an `mmap`, so that thousands
+    may be held. It is what it was if the file is replaced, not if it is cut or written to. Raises OSError.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(fd).st_size
+        return np.asarray(_FileMapping(fd, size)).data if size else memoryview(b"")
+    finally:
+        os.close(fd)
+
+
+class _FileMapping:
+    """Where a file is mapped, which numpy reads by the array interface; unmapped with the last view of it."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
+        libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+        address = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+        if address in (None, ctypes.c_void_p(-1).value):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        weakref.finalize(self, libc.munmap, address, size).atexit = False
+        self.__array_interface__ = {"data": (address, True), "shape": (size,), "typestr": "|u1", "version": 3}
 
 
 def _memfd(name: str, size_bytes: int) -> int:
