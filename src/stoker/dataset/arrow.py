@@ -1,4 +1,4 @@
-"""Arrow IPC files, as far as tables of ours need them, read without Arrow: its import takes as long as opening a data set.
+"""Arrow IPC files, as far as tables of ours need them, read without Arrow, whose import takes as long as an opening.
 
 Source: the Arrow columnar format, "Encapsulated message format" and "IPC file format", with the flatbuffers of
 Message.fbs and Schema.fbs. Every number is held against the bytes that are there before it is used.
@@ -34,7 +34,7 @@ def read_batch(data: memoryview) -> tuple[int, list[ArrowColumn]]:
     Raises ValueError or struct.error unless it is uncompressed, little-endian, without nulls, and all of it is there;
     columns of other types than int64, uint32 and large_utf8 are refused by the name of their type.
     """
-    if data[: len(MAGIC)] != MAGIC:
+    if bytes(data[: len(MAGIC)]) != MAGIC:
         raise ValueError("it does not begin as an Arrow file")
     # A file is a stream between a magic and a footer: the messages are read in order.
     schema, _, at = _message(data, len(MAGIC), _SCHEMA)

@@ -192,7 +192,7 @@ def decode_table(buffer: Any, row_count: int | None, where: str) -> Table:
             raise ValueError(f"it has {rows} rows, {row_count} are expected")
         return Table({column.name: _decode_column(column, rows) for column in columns})
     except (ValueError, struct.error) as error:
-        raise FormatError(f"not a table of a data set: {error or type(error).__name__}", where) from error
+        raise FormatError(f"not a table of a data set: {str(error) or type(error).__name__}", where) from error
 
 
 def _decode_column(column: ArrowColumn, rows: int) -> Column:

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Final
 
-from stoker.io.memory import anonymous_file
+from stoker.io.memfd import anonymous_file
 
 _INLINE_MAX_BYTES: Final = 64 << 10  # a third of what a socket holds by default (net.core.wmem_default)
 _SPILLED: Final = b"\xc1"  # the message is the first descriptor's content; no msgpack begins with this byte

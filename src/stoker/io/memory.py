@@ -7,7 +7,6 @@ Pages cost memory once they are written, not before.
 from __future__ import annotations
 
 import ctypes
-import errno
 import mmap
 import os
 import threading
@@ -22,9 +21,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.errors import CapacityError, ClosedError, InternalError, UnsupportedError
+from stoker.errors import ClosedError, InternalError
 from stoker.io.buffers import view
-from stoker.units import format_bytes
+from stoker.io.memfd import make_memfd, refused, resize
 
 ALIGNMENT: Final = 64  # a cache line, and what any vector load or DMA of a batch wants
 
@@ -57,7 +56,7 @@ class Arena:
 
     def __init__(self, size_bytes: int, fd: int | None = None) -> None:
         """`fd` is the memory, which then is the arena's to close; without it there is new memory."""
-        self._fd = _memfd("stoker-arena", size_bytes) if fd is None else fd
+        self._fd = make_memfd("stoker-arena", size_bytes) if fd is None else fd
         self._close_fd = weakref.finalize(self, os.close, self._fd)
         self._map: mmap.mmap | None = _map(self._fd, size_bytes)
         self._lock = threading.Lock()
@@ -166,7 +165,7 @@ class Arena:
     def grow(self, size_bytes: int) -> None:
         """Make the arena larger. Slots stay where they are; views made before stay valid."""
         with self._lock:
-            _resize(self._fd, size_bytes)
+            resize(self._fd, size_bytes)
             self._map = _map(self._fd, size_bytes)
             start, self.size_bytes = self.size_bytes // ALIGNMENT * ALIGNMENT, size_bytes
             self._insert(start, size_bytes // ALIGNMENT * ALIGNMENT)
@@ -192,7 +191,7 @@ class Window:
     """
 
     def __init__(self, size_bytes: int) -> None:
-        self.fd = _memfd("stoker-arena", size_bytes)
+        self.fd = make_memfd("stoker-arena", size_bytes)
         self._close_fd = weakref.finalize(self, os.close, self.fd)
         self._map = _map(self.fd, size_bytes)
         self.size_bytes = size_bytes
@@ -228,12 +227,12 @@ class _Apart(mmap.mmap):
 
 def make_apart(nbytes: int) -> NDArray[np.uint8]:
     """Memory of its own, uint8[nbytes], that can be passed to another process: `apart_fd` says by which file."""
-    fd = _memfd("stoker-batch", nbytes)
+    fd = make_memfd("stoker-batch", nbytes)
     try:
         mapping = _Apart(fd, max(nbytes, ALIGNMENT))
     except (OSError, OverflowError) as error:
         os.close(fd)
-        raise _refused(error, nbytes) from error
+        raise refused(error, nbytes) from error
     mapping.fd = fd
     weakref.finalize(mapping, os.close, fd).atexit = False
     return np.ndarray((nbytes,), np.uint8, buffer=mapping)
@@ -271,28 +270,14 @@ def map_words(fd: int, count: int) -> NDArray[np.int64]:
 
 def make_words(name: str, count: int) -> int:
     """A file for `map_words`, all 0."""
-    return _memfd(name, 8 * count)
-
-
-def anonymous_file(name: str, content: bytes = b"") -> int:
-    """An open file without a place, with this content, read from its beginning on."""
-    fd = _memfd(name, 0)
-    try:
-        os.ftruncate(fd, 0)
-        left = memoryview(content)
-        while left:
-            left = left[os.pwrite(fd, left, len(content) - len(left)) :]
-    except OSError as error:
-        os.close(fd)
-        raise _refused(error, len(content)) from error
-    return fd
+    return make_memfd(name, 8 * count)
 
 
 class Slab:
     """Memory for one snapshot at a time, used again for the next. To grow, make a larger one and close this one."""
 
     def __init__(self, size_bytes: int) -> None:
-        fd = _memfd("stoker-slab", size_bytes)
+        fd = make_memfd("stoker-slab", size_bytes)
         try:
             self._map: mmap.mmap | None = _map(fd, size_bytes)
         finally:
@@ -339,41 +324,8 @@ class _FileMapping:
         self.__array_interface__ = {"data": (address, True), "shape": (size,), "typestr": "|u1", "version": 3}
 
 
-def _memfd(name: str, size_bytes: int) -> int:
-    if not hasattr(os, "memfd_create"):
-        raise UnsupportedError("this platform has no memfd", hint="stoker runs on Linux")
-    try:
-        fd = os.memfd_create(name, os.MFD_CLOEXEC)
-    except OSError as error:
-        raise _refused(error, size_bytes) from error
-    try:
-        _resize(fd, size_bytes)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _resize(fd: int, size_bytes: int) -> None:
-    try:
-        os.ftruncate(fd, max(size_bytes, ALIGNMENT))
-    except (OSError, OverflowError) as error:
-        raise _refused(error, size_bytes) from error
-
-
 def _map(fd: int, size_bytes: int) -> mmap.mmap:
     try:
         return mmap.mmap(fd, max(size_bytes, ALIGNMENT))
     except (OSError, OverflowError) as error:
-        raise _refused(error, size_bytes) from error
-
-
-def _refused(error: OSError | OverflowError, size_bytes: int) -> CapacityError:
-    code = error.errno if isinstance(error, OSError) else None
-    reason = os.strerror(code).lower() if code else str(error)
-    if code in (errno.EMFILE, errno.ENFILE):
-        return CapacityError(f"no shared memory: {reason}", hint="raise the limit of open files (ulimit -n)")
-    return CapacityError(
-        f"no address space for {format_bytes(size_bytes)} of shared memory: {reason}",
-        hint="ask for less, or raise the limit of virtual memory (ulimit -v)",
-    )
+        raise refused(error, size_bytes) from error
