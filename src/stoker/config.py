@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
@@ -17,7 +16,6 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from stoker.config_file import FILE_VARIABLE, find_file
 from stoker.config_values import EXPECTED, Kind, Rule, from_text, shown, take, user_path
 from stoker.errors import ConfigError
-from stoker.toml_lines import key_lines
 from stoker.units import MIB
 
 FeederKind: TypeAlias = Literal["auto", "child", "inline"]  # what they mean: feed/options.py
@@ -252,6 +250,10 @@ def _changed(section: Any, values: Mapping[str, Any], prefix: str) -> Any:
 
 def _read_values(path: Path, text: str) -> Iterator[tuple[str, Any, str]]:
     """(dotted name, checked value, FILE:LINE) of every key in the file."""
+    import tomllib  # noqa: PLC0415  4 ms that a trainer without a file need not wait for
+
+    from stoker.toml_lines import key_lines  # noqa: PLC0415
+
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError alone: a number of too many digits

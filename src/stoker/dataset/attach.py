@@ -11,13 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from stoker.dataset.describe import Dataset
-from stoker.dataset.index import MARK_FORMAT, index, list_sources
 from stoker.dataset.manifest import MANIFEST_KEY, holds
 from stoker.dataset.open import OpenDataset, open_dataset
-from stoker.dataset.place import read_mark
 from stoker.dataset.readable import Readable
 from stoker.dataset.select import Address, find_objects, parse_address
-from stoker.dataset.tokens import open_tokens
 from stoker.errors import DatasetError, TimedOut
 from stoker.io.lock import FileLock
 from stoker.store.base import Store
@@ -44,6 +41,8 @@ class IndexCache:
 def open_described(dataset: Dataset, stack: ExitStack, cache: IndexCache | None = None) -> Readable:
     """Open what `dataset` names, files of tokens or anything else. Raises as `open_tokens` and `open_indexed` do."""
     if dataset.windows is not None:
+        from stoker.dataset.tokens import open_tokens  # noqa: PLC0415  not for every data set
+
         return open_tokens(dataset.source, dataset.windows, stack)
     return open_indexed(dataset, stack, cache)
 
@@ -81,6 +80,9 @@ def _has_manifest(data: Store) -> bool:
     """Whether there is a data set, or what was to become one: opening it then says what is missing."""
     if holds(data, MANIFEST_KEY):
         return True
+    from stoker.dataset.index import MARK_FORMAT  # noqa: PLC0415  20 ms that a data set with a manifest need not wait for
+    from stoker.dataset.place import read_mark  # noqa: PLC0415
+
     mark = read_mark(data)
     return mark is not None and mark.get("format") != MARK_FORMAT
 
@@ -92,6 +94,8 @@ def _covers(opened: OpenDataset, address: Address) -> bool:
 
 def _cached_index(data: Store, address: Address, cache: IndexCache, stack: ExitStack) -> Store:
     """The index of the objects as they are now, which is made if this node has none."""
+    from stoker.dataset.index import list_sources  # noqa: PLC0415  as above
+
     infos = list_sources(data, address.pattern, beside=False)
     state = [data.url, *([info.key, info.size_bytes, info.version] for info in infos)]
     name = hashlib.sha256(canonical_json(state)).hexdigest()[:32]
@@ -115,6 +119,8 @@ def _wait(lock: FileLock, place: Store, deadline_s: float) -> None:
 
 
 def _make(data: Store, address: Address, place: Store, count: int) -> None:
+    from stoker.dataset.index import index  # noqa: PLC0415  as above
+
     url = f"{address.base}/{address.pattern}" if address.pattern else address.base
     _log.info("%s has no manifest: indexing %d objects", url, count)
     told_s = time.monotonic()

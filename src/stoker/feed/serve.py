@@ -1,7 +1,9 @@
 """The feeder in a process of its own: it makes batches and pushes them, in order, as they get ready.
 
 The main thread hears what the trainer says, and ends the process when the trainer is gone, whatever the other threads
-are doing then. One more thread, stoker-push, does all the talking: it alone waits when the trainer does not listen.
+are doing then. Whatever thread makes the batch that comes next pushes it, as long as that needs no waiting: to hand it
+to another costs more than to send it. One more thread, stoker-push, says all the rest: it alone waits when the trainer
+does not listen.
 """
 
 from __future__ import annotations
@@ -11,10 +13,11 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 import numpy as np
@@ -46,6 +49,8 @@ from stoker.io.channel import Channel
 from stoker.io.child import enter
 from stoker.io.memory import Arena, Slot, apart_fd, make_apart, map_words
 
+_Message: TypeAlias = tuple[bytes, NDArray[np.uint8] | None]  # a batch, or an error; its memory if that is apart
+
 _OPENING_PAUSE_S: Final = 0.001  # between two looks at whether the data set is open
 
 
@@ -72,7 +77,9 @@ class Server(Producer):
         self._cursor: int | None = None  # the step that is pushed next
         self._pushed_count = 0
         self._outbox: SimpleQueue[bytes | None] = SimpleQueue()  # what to say; None: look for what is made
-        logging.getLogger().addHandler(_Forward(self._outbox))
+        self._unsent: _Message | None = None  # what it did not take
+        self._held_up = False  # the trainer did not listen: stoker-push pushes until it has caught up
+        logging.getLogger().addHandler(_Forward(channel, self._outbox))
 
     def serve(self, heard: Sequence[FromTrainer]) -> None:
         """Answer until the other side is gone; `heard` came before."""
@@ -111,14 +118,14 @@ class Server(Producer):
             self._number, self._cursor, self._pushed_count = seek.number, seek.step, 0
             self._demand(seek.step, seek.since_ns)
             self._publish()
-        self._outbox.put(None)
+            self._push_made()
 
     def _demand(self, step: int, since_ns: int) -> None:
         try:
             self._ask(step, since_ns)
         except InternalError as error:  # the planner has ended
             self._errors[step] = error
-            self._outbox.put(None)
+            self._push_made()
 
     def _release(self, numbers: Sequence[int]) -> None:
         with self._changed:
@@ -150,9 +157,27 @@ class Server(Producer):
 
     def _tell_made(self, step: int) -> None:
         if step == self._cursor:
-            self._outbox.put(None)
+            self._push_made()
 
-    # Saying, in the thread of its own.
+    # Saying.
+
+    def _push_made(self) -> None:
+        """Push what comes next and is made, without waiting; with the lock held."""
+        if self._held_up:
+            return
+        if not self._outbox.empty():  # what was said before comes first
+            self._held_up = True
+            self._outbox.put(None)
+            return
+        try:
+            while (found := self._next_message()) is not None:
+                if not self._send(found, timeout_s=0):
+                    self._held_up = True
+                    self._unsent = found
+                    self._outbox.put(None)
+                    return
+        except EOFError:
+            os._exit(0)
 
     def _push_all(self) -> None:
         try:
@@ -160,31 +185,40 @@ class Server(Producer):
                 message = self._outbox.get()
                 if message is not None:
                     self._channel.send(message)
-                while message is None and self._push_next():
-                    pass
+                    continue
+                while (found := self._next_held_up()) is not None:
+                    self._send(found)
         except EOFError:
             os._exit(0)
 
-    def _push_next(self) -> bool:
-        """Push the batch, or the error, that comes next; False if it is not made yet."""
-        with self._changed:
-            step = self._cursor
-            if step is None or not self._is_made(step):
-                return False
-            number = self._number
-            if self._asked == step:
-                self._asked = None
-            error = self._errors.pop(step, None)
-            if error is not None:
-                self._cursor = None
-                message, memory = encode(Erred(number, step, tell_error(error))), None
-            else:
-                message, memory = self._take(step)
-            self._publish()
-        self._channel.send(message, [apart_fd(memory)] if memory is not None and memory.nbytes else [])
-        return True
+    def _send(self, message: _Message, timeout_s: float | None = None) -> bool:
+        data, memory = message
+        return self._channel.send(data, [apart_fd(memory)] if memory is not None and memory.nbytes else [], timeout_s)
 
-    def _take(self, step: int) -> tuple[bytes, NDArray[np.uint8] | None]:
+    def _next_held_up(self) -> _Message | None:
+        """What is to be pushed next, in the thread that may wait; None when it has caught up."""
+        with self._changed:
+            found, self._unsent = self._unsent, None
+            found = found or self._next_message()
+            self._held_up = found is not None
+            return found
+
+    def _next_message(self) -> _Message | None:
+        """The batch, or the error, that comes next; None if it is not made yet."""
+        step = self._cursor
+        if step is None or not self._is_made(step):
+            return None
+        if self._asked == step:
+            self._asked = None
+        error = self._errors.pop(step, None)
+        if error is not None:
+            self._cursor = None
+            return encode(Erred(self._number, step, tell_error(error))), None
+        message = self._take(step)
+        self._publish()
+        return message
+
+    def _take(self, step: int) -> _Message:
         """The message of a batch that is made, and its memory if that is apart."""
         work = self._works.pop(step)
         reply = work.reply
@@ -250,15 +284,21 @@ def _claim(arena: Arena, state: State) -> dict[int, _Loan]:
 
 
 class _Forward(logging.Handler):
-    """Log records go to the trainer, which knows where they belong. Takes no lock of the feeder's."""
+    """Log records go to the trainer, which knows where they belong, and before the batch that they were said of. Takes
+    no lock of the feeder's, and never waits.
+    """
 
-    def __init__(self, outbox: SimpleQueue[bytes | None]) -> None:
+    def __init__(self, channel: Channel, outbox: SimpleQueue[bytes | None]) -> None:
         super().__init__()
+        self._channel = channel
         self._outbox = outbox
 
     def emit(self, record: logging.LogRecord) -> None:
         """Pass a record on, as text."""
-        self._outbox.put(encode(Said(record.name, record.levelno, self.format(record))))
+        message = encode(Said(record.name, record.levelno, self.format(record)))
+        with suppress(EOFError):  # then this process is about to end
+            if not self._outbox.empty() or not self._channel.send(message, timeout_s=0):
+                self._outbox.put(message)
 
 
 def main(arguments: Sequence[str]) -> None:

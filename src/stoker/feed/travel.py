@@ -23,6 +23,7 @@ from stoker.feed.options import FeedOptions
 from stoker.feed.plan import FeedSpec, Mapper, choose_fields
 from stoker.store.base import Store
 from stoker.store.local import LocalStore
+from stoker.store.open import open_store
 from stoker.values import Layout
 
 _PLACES: Final = frozenset({"source", "index"})  # told as `data` and `tables`: where the trainer found them
@@ -181,11 +182,7 @@ def _open_data(hello: Hello, dataset: Dataset) -> Readable:
 
 
 def _open_place(place: str) -> Store:
-    if place.startswith("/"):
-        return LocalStore(place)
-    from stoker.store.open import open_store  # noqa: PLC0415  50 ms that training on local files need not wait for
-
-    return open_store(place)
+    return LocalStore(place) if place.startswith("/") else open_store(place)
 
 
 def _unpack_function(packed: bytes) -> Mapper:

@@ -16,13 +16,15 @@ import weakref
 from collections.abc import Sequence
 from typing import Final
 
-from stoker.io.memory import anonymous_file
+from stoker.io.memfd import anonymous_file
 
 _INLINE_MAX_BYTES: Final = 64 << 10  # a third of what a socket holds by default (net.core.wmem_default)
 _SPILLED: Final = b"\xc1"  # the message is the first descriptor's content; no msgpack begins with this byte
 _FDS_MAX: Final = 8
 _FD_BYTES: Final = array.array("i").itemsize
-_QUIET: Final = socket.MSG_NOSIGNAL
+# As numbers: to join two flags of an enumeration costs as much as the call they are for.
+_QUIET: Final = int(socket.MSG_NOSIGNAL) | int(socket.MSG_DONTWAIT)
+_HEAR: Final = int(socket.MSG_DONTWAIT) | int(socket.MSG_CMSG_CLOEXEC)
 
 
 class Channel:
@@ -66,7 +68,7 @@ class Channel:
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             try:
-                self._socket.sendmsg([message], rights, _QUIET | socket.MSG_DONTWAIT)
+                self._socket.sendmsg([message], rights, _QUIET)
                 return True
             except BlockingIOError:
                 pass
@@ -82,7 +84,7 @@ class Channel:
         callable from anywhere, as from the death of an object in a garbage collection.
         """
         try:
-            self._socket.send(message, _QUIET | socket.MSG_DONTWAIT)
+            self._socket.send(message, _QUIET)
         except OSError:
             return False
         return True
@@ -104,9 +106,8 @@ class Channel:
         return found
 
     def _receive(self) -> tuple[memoryview, list[int]] | None:
-        flags = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
         try:
-            count, ancillary, _, _ = self._socket.recvmsg_into([self._buffer], _FDS_MAX * _FD_BYTES + 64, flags)
+            count, ancillary, _, _ = self._socket.recvmsg_into([self._buffer], _FDS_MAX * _FD_BYTES + 64, _HEAR)
         except BlockingIOError:
             return None
         except ConnectionResetError:  # it died with messages of ours unread; what it sent before can still be read

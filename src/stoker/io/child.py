@@ -26,7 +26,7 @@ from typing import Final, TextIO
 
 from stoker.errors import CapacityError, InternalError, StokerError, UnsupportedError
 from stoker.io.channel import Channel
-from stoker.io.memory import anonymous_file
+from stoker.io.memfd import anonymous_file
 
 _WORDS_MAX_BYTES: Final = 64 << 10
 _SHOWN_MAX_CHARACTERS: Final = 600

@@ -6,7 +6,7 @@ Pages cost memory once they are written, not before.
 
 from __future__ import annotations
 
-import errno
+import ctypes
 import mmap
 import os
 import threading
@@ -14,15 +14,16 @@ import weakref
 from bisect import bisect
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.errors import CapacityError, ClosedError, InternalError, UnsupportedError
+from stoker.errors import ClosedError, InternalError
 from stoker.io.buffers import view
-from stoker.units import format_bytes
+from stoker.io.memfd import make_memfd, refused, resize
 
 ALIGNMENT: Final = 64  # a cache line, and what any vector load or DMA of a batch wants
 
@@ -65,7 +66,7 @@ class Arena:
 
     def __init__(self, size_bytes: int, fd: int | None = None) -> None:
         """`fd` is the memory, which then is the arena's to close; without it there is new memory."""
-        self._fd = _memfd("stoker-arena", size_bytes) if fd is None else fd
+        self._fd = make_memfd("stoker-arena", size_bytes) if fd is None else fd
         self._close_fd = weakref.finalize(self, os.close, self._fd)
         self._map: mmap.mmap | None = _map(self._fd, size_bytes)
         self._watcher: MapWatcher | None = None
@@ -181,7 +182,7 @@ class Arena:
     def grow(self, size_bytes: int) -> None:
         """Make the arena larger. Slots stay where they are; views made before stay valid."""
         with self._lock:
-            _resize(self._fd, size_bytes)
+            resize(self._fd, size_bytes)
             grown = _map(self._fd, size_bytes)
             if self._watcher is not None:
                 self._watcher.unmapping()
@@ -214,7 +215,7 @@ class Window:
     """
 
     def __init__(self, size_bytes: int) -> None:
-        self.fd = _memfd("stoker-arena", size_bytes)
+        self.fd = make_memfd("stoker-arena", size_bytes)
         self._close_fd = weakref.finalize(self, os.close, self.fd)
         self._map = _map(self.fd, size_bytes)
         self._watcher: MapWatcher | None = None
@@ -264,12 +265,12 @@ class _Apart(mmap.mmap):
 
 def make_apart(nbytes: int) -> NDArray[np.uint8]:
     """Memory of its own, uint8[nbytes], that can be passed to another process: `apart_fd` says by which file."""
-    fd = _memfd("stoker-batch", nbytes)
+    fd = make_memfd("stoker-batch", nbytes)
     try:
         mapping = _Apart(fd, max(nbytes, ALIGNMENT))
     except (OSError, OverflowError) as error:
         os.close(fd)
-        raise _refused(error, nbytes) from error
+        raise refused(error, nbytes) from error
     mapping.fd = fd
     weakref.finalize(mapping, os.close, fd).atexit = False
     return np.ndarray((nbytes,), np.uint8, buffer=mapping)
@@ -307,28 +308,14 @@ def map_words(fd: int, count: int) -> NDArray[np.int64]:
 
 def make_words(name: str, count: int) -> int:
     """A file for `map_words`, all 0."""
-    return _memfd(name, 8 * count)
-
-
-def anonymous_file(name: str, content: bytes = b"") -> int:
-    """An open file without a place, with this content, read from its beginning on."""
-    fd = _memfd(name, 0)
-    try:
-        os.ftruncate(fd, 0)
-        left = memoryview(content)
-        while left:
-            left = left[os.pwrite(fd, left, len(content) - len(left)) :]
-    except OSError as error:
-        os.close(fd)
-        raise _refused(error, len(content)) from error
-    return fd
+    return make_memfd(name, 8 * count)
 
 
 class Slab:
     """Memory for one snapshot at a time, used again for the next. To grow, make a larger one and close this one."""
 
     def __init__(self, size_bytes: int) -> None:
-        fd = _memfd("stoker-slab", size_bytes)
+        fd = make_memfd("stoker-slab", size_bytes)
         try:
             self._map: mmap.mmap | None = _map(fd, size_bytes)
         finally:
@@ -348,41 +335,35 @@ class Slab:
         self._map = None
 
 
-def _memfd(name: str, size_bytes: int) -> int:
-    if not hasattr(os, "memfd_create"):
-        raise UnsupportedError("this platform has no memfd", hint="stoker runs on Linux")
+def map_file(path: Path) -> memoryview:
+    """The content of a file, mapped, for reading; no file stays open for it, unlike for an `mmap`, so that thousands
+    may be held. It is what it was if the file is replaced, not if it is cut or written to. Raises OSError.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fd = os.memfd_create(name, os.MFD_CLOEXEC)
-    except OSError as error:
-        raise _refused(error, size_bytes) from error
-    try:
-        _resize(fd, size_bytes)
-    except BaseException:
+        size = os.fstat(fd).st_size
+        return np.asarray(_FileMapping(fd, size)).data if size else memoryview(b"")
+    finally:
         os.close(fd)
-        raise
-    return fd
 
 
-def _resize(fd: int, size_bytes: int) -> None:
-    try:
-        os.ftruncate(fd, max(size_bytes, ALIGNMENT))
-    except (OSError, OverflowError) as error:
-        raise _refused(error, size_bytes) from error
+class _FileMapping:
+    """Where a file is mapped, which numpy reads by the array interface; unmapped with the last view of it."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
+        libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+        address = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+        if address in (None, ctypes.c_void_p(-1).value):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        weakref.finalize(self, libc.munmap, address, size).atexit = False
+        self.__array_interface__ = {"data": (address, True), "shape": (size,), "typestr": "|u1", "version": 3}
 
 
 def _map(fd: int, size_bytes: int) -> mmap.mmap:
     try:
         return mmap.mmap(fd, max(size_bytes, ALIGNMENT))
     except (OSError, OverflowError) as error:
-        raise _refused(error, size_bytes) from error
-
-
-def _refused(error: OSError | OverflowError, size_bytes: int) -> CapacityError:
-    code = error.errno if isinstance(error, OSError) else None
-    reason = os.strerror(code).lower() if code else str(error)
-    if code in (errno.EMFILE, errno.ENFILE):
-        return CapacityError(f"no shared memory: {reason}", hint="raise the limit of open files (ulimit -n)")
-    return CapacityError(
-        f"no address space for {format_bytes(size_bytes)} of shared memory: {reason}",
-        hint="ask for less, or raise the limit of virtual memory (ulimit -v)",
-    )
+        raise refused(error, size_bytes) from error

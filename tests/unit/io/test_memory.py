@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.errors import CapacityError, ClosedError, InternalError
+from stoker.io.memfd import anonymous_file
 from stoker.io.memory import (
     ALIGNMENT,
     Arena,
@@ -18,7 +19,6 @@ from stoker.io.memory import (
     Slot,
     Window,
     align,
-    anonymous_file,
     apart_fd,
     make_apart,
     make_words,
