@@ -1,6 +1,6 @@
 """Windows of tokens: stoker's loader against one numpy gather of the same windows, in one process and one run.
 
-    PYTHONPATH=src python benchmarks/tokens.py [DIRECTORY]
+    PYTHONPATH=src python benchmarks/tokens.py [--quick] [--json FILE] [--data FOLDER]
 
 Prints a Markdown table: windows a second, and stoker's rate over each of the two ways that numpy has. Writes 256 MiB of
 tokens (in the page cache then) and takes about half a minute.
@@ -11,8 +11,8 @@ tokens (in the page cache then) and takes about half a minute.
 
 Both are told which windows to take; stoker finds out itself (order, positions), and reads through descriptors, so that
 a file that is cut short is an error and no signal. Ways are measured in turn, in rounds: medians, and of the ratios the
-least and the most too. CPU time is that of all threads, and says more than rates do where others use the machine.
-Before, stoker's arena is written once, so that no page of it is new. What it made ahead is taken before each
+least and the most too. CPU time is that of the tree of processes, and says more than rates do where others use the
+machine. Before, stoker's arena is written once, so that no page of it is new. What it made ahead is taken before each
 measurement.
 """
 
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -29,6 +28,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+import counts
+import script
 import stoker
 from machine import facts
 from stoker.feed.batch import Batch
@@ -41,23 +42,31 @@ ARENA_BYTES = 32 * MIB
 ROUNDS = 7
 ROUND_BYTES = 64 * MIB  # of windows, of each way in each round
 SHAPES = ((1024, 64), (2048, 64), (2048, 512), (8192, 64), (32768, 16))  # seq_len, batch
+QUICK_SHAPES = ((2048, 64), (2048, 512))
+EPOCHS = 1000
 
 
 def main() -> None:
-    parent = sys.argv[1] if len(sys.argv) > 1 else None
+    args = script.options(__doc__).parse_args()
+    load = os.getloadavg()[0]
     loads: list[float] = []
-    with tempfile.TemporaryDirectory(dir=parent, prefix="tokens-") as place:
+    args.data.mkdir(parents=True, exist_ok=True)
+    found = []
+    with tempfile.TemporaryDirectory(dir=args.data, prefix="tokens-") as place:
         maps = make_tokens(Path(place))
-        print("| seq_len | batch | windows/s: stoker, stack, take | CPU us a window | of stack | of take |")
-        print("|---|---|---|---|---|---|")
-        for seq_len, batch in SHAPES:
-            print(compare(Path(place), maps, seq_len, batch), flush=True)
+        rows = [["seq_len", "batch", "windows/s: stoker, stack, take", "CPU us a window", "of stack", "of take"]]
+        for seq_len, batch in QUICK_SHAPES if args.quick else SHAPES:
+            each = compare(Path(place), maps, seq_len, batch, rounds=2 if args.quick else ROUNDS)
+            found.append(each)
+            rows.append(row(each))
             loads.append(os.getloadavg()[0])
+    print(script.markdown(rows))
     print()
-    found = facts({"numpy": np.__version__, "stoker": stoker.__version__}, loads)
-    found["versions"] = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    for name, value in found.items():
+    about = facts({"numpy": np.__version__, "stoker": stoker.__version__}, loads)
+    about["versions"] = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    for name, value in about.items():
         print(f"- {name}: {value}")
+    script.save(args.json, {"load": load, "facts": about, "shapes": found})
 
 
 def make_tokens(place: Path) -> list[NDArray[np.uint16]]:
@@ -71,8 +80,8 @@ def make_tokens(place: Path) -> list[NDArray[np.uint16]]:
     return maps
 
 
-def compare(place: Path, maps: list[NDArray[np.uint16]], seq_len: int, batch: int) -> str:
-    """One row of the table."""
+def compare(place: Path, maps: list[NDArray[np.uint16]], seq_len: int, batch: int, *, rounds: int) -> script.Json:
+    """One shape: the medians of each way, and the ratios."""
     steps = max(8, ROUND_BYTES // (2 * seq_len * batch))
     length = seq_len + 1
     per_file = (FILE_TOKENS - 1) // seq_len
@@ -89,12 +98,12 @@ def compare(place: Path, maps: list[NDArray[np.uint16]], seq_len: int, batch: in
 
     with stoker.open(nvme=place / "nvme") as run:
         dataset = stoker.Dataset(f"{place}/*.bin").tokens(seq_len, "uint16", overlap=1)
-        loader = run.loader(dataset, global_batch_size=batch, epochs=1000, prefetch_bytes=ARENA_BYTES)
+        loader = run.loader(dataset, global_batch_size=batch, epochs=EPOCHS, prefetch_bytes=ARENA_BYTES)
         batches = iter(loader)
         check(next(batches), maps, seq_len)
         for _ in range(2 * ARENA_BYTES // (2 * length * batch)):
             next(batches)["tokens"]
-        for number in range(ROUNDS):
+        for number in range(rounds):
             rest(loader)
             chosen = [loader.order.batch(step).samples for step in range(number * steps, (number + 1) * steps)]
             spent["stack"].append(timed(stack, chosen))
@@ -102,18 +111,27 @@ def compare(place: Path, maps: list[NDArray[np.uint16]], seq_len: int, batch: in
             for _ in range(loader.stats().ready_batches):  # what was made before the clock runs does not count
                 next(batches)["tokens"]
             spent["stoker"].append(timed(lambda _: next(batches)["tokens"], chosen))
-    return row(seq_len, batch, steps * batch, spent)
+    return summary(seq_len, batch, steps * batch, spent)
 
 
-def row(seq_len: int, batch: int, count: int, spent: dict[str, list[tuple[float, float]]]) -> str:
+def summary(seq_len: int, batch: int, count: int, spent: dict[str, list[tuple[float, float]]]) -> script.Json:
     """Medians over the rounds, of `count` windows each: (seconds, CPU seconds)."""
-    rates = [f"{count / statistics.median(wall for wall, _ in taken):,.0f}" for taken in spent.values()]
-    cpu = [f"{statistics.median(cpu for _, cpu in taken) / count * 1e6:.2f}" for taken in spent.values()]
-    cells = [f"{seq_len}", f"{batch}", ", ".join(rates), ", ".join(cpu)]
+    found: script.Json = {"seq_len": seq_len, "batch": batch, "windows_per_s": {}, "cpu_us": {}, "ratios": {}}
+    for name, taken in spent.items():
+        found["windows_per_s"][name] = count / statistics.median(wall for wall, _ in taken)
+        found["cpu_us"][name] = statistics.median(cpu for _, cpu in taken) / count * 1e6
     for name in ("stack", "take"):
-        ratios = [theirs / ours for (ours, _), (theirs, _) in zip(spent["stoker"], spent[name], strict=True)]
-        cells.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
-    return f"| {' | '.join(cells)} |"
+        pairs = zip(spent["stoker"], spent[name], strict=True)
+        found["ratios"][name] = sorted(theirs / ours for (ours, _), (theirs, _) in pairs)
+    return found
+
+
+def row(each: script.Json) -> list[str]:
+    """One row of the table."""
+    rates = ", ".join(f"{value:,.0f}" for value in each["windows_per_s"].values())
+    cpu = ", ".join(f"{value:.2f}" for value in each["cpu_us"].values())
+    ratios = [f"{statistics.median(one):.2f} ({one[0]:.2f} to {one[-1]:.2f})" for one in each["ratios"].values()]
+    return [str(each["seq_len"]), str(each["batch"]), rates, cpu, *ratios]
 
 
 def check(batch: Batch, maps: list[NDArray[np.uint16]], seq_len: int) -> None:
@@ -133,11 +151,13 @@ def rest(loader: Loader) -> None:
 
 
 def timed(do: Callable[[NDArray[np.int64]], object], chosen: list[NDArray[np.int64]]) -> tuple[float, float]:
-    """Seconds that it takes for all batches, and CPU seconds."""
-    begin, cpu = time.perf_counter(), time.process_time()
+    """Seconds that it takes for all batches, and CPU seconds of this process and its feeder."""
+    cpu = counts.count(os.getpid()).tree_cpu_s
+    begin = time.perf_counter()
     for samples in chosen:
         do(samples)
-    return time.perf_counter() - begin, time.process_time() - cpu
+    took_s = time.perf_counter() - begin
+    return took_s, counts.count(os.getpid()).tree_cpu_s - cpu
 
 
 if __name__ == "__main__":
