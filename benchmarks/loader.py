@@ -120,8 +120,8 @@ class Bench:
         self._measure_null()
         for turn in range(len(peers.WORKERS)):
             for case in self.cases:
-                for name, about in self._peers(case):
-                    wanted = about.workers if len(about.workers) == 1 else self.plan.workers
+                for name in self._peers(case):
+                    wanted = self._settings(case, name)
                     if turn < len(wanted) > 1:
                         self._measure(case, name, wanted[turn], search=True)
 
@@ -130,7 +130,7 @@ class Bench:
         finalists = [
             (case, name, setting)
             for case in self.cases
-            for name, _ in self._peers(case)
+            for name in self._peers(case)
             if (setting := self._best(case, name)) is not None
         ]
         self.took_s.clear()
@@ -143,18 +143,24 @@ class Bench:
             for case, name, setting in finalists:
                 self._measure(case, name, setting, search=False)
 
-    def _peers(self, case: Case) -> list[tuple[str, peers.About]]:
+    def _settings(self, case: Case, name: str) -> tuple[int, ...]:
+        """The numbers of workers that are tried. Where each of them waits for one request after the other, more are
+        better, and what is slowest needs no search."""
+        about = peers.PEERS[name]
+        if len(about.workers) == 1:
+            return about.workers
+        return (max(self.plan.workers),) if case.far and name == "floor" else self.plan.workers
+
+    def _peers(self, case: Case) -> list[str]:
         """Who takes part."""
         little = not case.far and case.data.name in self.plan.little_sets
-        return [(name, about) for name, about in peers.PEERS.items() if little or name != "stoker-little"]
+        return [name for name in peers.PEERS if little or name != "stoker-little"]
 
     def _best(self, case: Case, name: str) -> int | None:
         """The setting to measure at length."""
-        wanted = peers.PEERS[name].workers
+        wanted = self._settings(case, name)
         if len(wanted) == 1:
             return wanted[0]
-        if len(self.plan.workers) == 1:
-            return self.plan.workers[0]
         return tables.best_setting(self.found[case.title], name)
 
     def _measure_null(self) -> None:
@@ -227,11 +233,7 @@ class Bench:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--quick", action="store_true", help="a smoke test of a minute or two: its numbers mean nothing"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number there")
+    parser = script.options(__doc__)
     parser.add_argument("--minutes", type=float, default=8.5, help="no round begins that would end later than this")
     parser.add_argument(
         "--latency-store",
