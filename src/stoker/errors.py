@@ -43,11 +43,13 @@ class StokerError(Exception):
     """Base of all errors: `what` failed with its numbers, `where` it was, and a `hint` that helps.
 
     Lower case, no trailing period, values in quotes. `exit_code` is what the command line returns;
-    `retryable` says whether the same call may succeed later.
+    `retryable` says whether the same call may succeed later. `sample_row` is the row of a batch whose sample it is
+    about, as long as that batch is being made.
     """
 
     exit_code: ClassVar[int] = 1
     retryable: ClassVar[bool] = False
+    sample_row: int | None = None
 
     def __init__(self, what: str, where: str = "", hint: str = "") -> None:
         super().__init__(what)

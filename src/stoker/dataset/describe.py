@@ -29,6 +29,7 @@ class Dataset:
         field_names: the fields wanted, in this order; None means all that the manifest names.
         decoders: field -> how its bytes become a value; a field that is not named stays `raw`.
         mappers: functions sample -> sample, applied one after the other to each decoded sample.
+        seeded: whether global generators are seeded before each sample, where mappers run in processes of stoker's own.
         index: path, URL or store of an index of `source` that does not lie beside it. Only this says where: nothing
             in an index names the place of its objects.
         windows: `source` are files of tokens, cut like this; they have one field, `tokens`, and no index.
@@ -38,6 +39,7 @@ class Dataset:
     field_names: tuple[str, ...] | None = None
     decoder_items: tuple[tuple[str, Decoder], ...] = ()
     mappers: tuple[Mapper, ...] = ()
+    seeded: bool = True
     index: str | Path | Store | None = None
     windows: TokenWindows | None = None
 
@@ -116,11 +118,16 @@ class Dataset:
         """
         return replace(self, windows=TokenWindows(seq_len, dtype, overlap, header_bytes))
 
-    def map(self, function: Mapper) -> Dataset:
-        """`function(sample: dict) -> dict` for each decoded sample, after those already given."""
+    def map(self, function: Mapper, *, seeded: bool = True) -> Dataset:
+        """`function(sample: dict) -> dict` for each decoded sample, after those already given.
+
+        It runs in processes of the feeder (`feed.map_workers`), so it must depend on its sample alone. What it draws at
+        random comes from `stoker.sample_rng()`; there `random`, NumPy's and PyTorch's global generators are seeded
+        for each sample as well, which takes 12 us: `seeded=False`, for any of several functions, does without.
+        """
         if not callable(function):
             raise ConfigError(f"map() takes a function of one sample, got {function!r}")
-        return replace(self, mappers=(*self.mappers, function))
+        return replace(self, mappers=(*self.mappers, function), seeded=self.seeded and seeded)
 
 
 def _place(place: str | Path | Store) -> str:

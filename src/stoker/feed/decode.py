@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 
 from stoker.errors import SampleError
 from stoker.feed.batch import BYTES, OBJECTS, Field, InReply, InSlot
-from stoker.feed.plan import BatchPlan
 from stoker.io.buffers import view
+
+if TYPE_CHECKING:
+    from stoker.feed.plan import BatchPlan  # which loads Arrow; processes that only map need not
 
 _NPY_MAGIC: Final = b"\x93NUMPY"
 _NPY_HEADER_MAX_BYTES: Final = 10_000  # numpy's own limit on what it parses of an untrusted file

@@ -7,7 +7,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -21,6 +21,7 @@ from stoker.errors import ClosedError, ConfigError, DatasetError, naming
 from stoker.feed.batch import Batch
 from stoker.feed.child import ChildFeeder
 from stoker.feed.feeder import Feeder, InlineFeeder
+from stoker.feed.functions import pack_functions
 from stoker.feed.gather import pattern_of
 from stoker.feed.options import FeedOptions, FeedStats
 from stoker.feed.plan import check_fits, choose_fields
@@ -79,7 +80,7 @@ class Loader:
     ) -> None:
         self._url = opened.store.url
         with naming(self._url):
-            spec = choose_fields(dataset, opened.manifest, tuple(options.decoders))
+            spec = replace(choose_fields(dataset, opened.manifest, tuple(options.decoders)), seed=order.recipe.seed)
         self.order = order
         self.steps_per_epoch = order.steps_per_epoch
         self._evaluates = order.recipe.shuffle is False
@@ -108,6 +109,9 @@ class Loader:
             self._feeder = ChildFeeder(start.child, hello, ends)
         else:
             pattern = pattern_of(order, layout)
+            if spec.mappers and options.count_map_workers(in_child=False):
+                packed = tuple(pack_functions(dataset.mappers))
+                spec = replace(spec, mappers=(), packed=packed, seeds_process=dataset.seeded)
             self._feeder = InlineFeeder(opened, batches, spec, options, self._step_count, ends, pattern)
         self._closed = weakref.finalize(self, self._feeder.abandon)
 

@@ -15,6 +15,7 @@ from stoker.errors import ConfigError
 from stoker.feed.batch import Field, WireBatch
 from stoker.feed.fetch import Job
 from stoker.feed.plan import BatchPlan
+from stoker.feed.wire import Encoded
 from stoker.io.memory import Arena, Slot, room
 from stoker.units import format_bytes
 
@@ -30,7 +31,8 @@ class Work:
     """A batch on its way. It belongs to one thread at a time until it is `ready` or has an `error`.
 
     `memory` is where its bytes lie: in `slot`, or in ordinary memory if that is None. `output_slot` is kept for what
-    a map will return. `times` are those of StageTimes, as far as they are known; `reply` stands when it is ready, and
+    a map will return. `times` are those of StageTimes, as far as they are known; `encoded` says for each
+    field where the bytes lie that were decoded; none after a map. `reply` stands when it is ready, and
     its memory is `lent` then: the slot returns when the reply and all views are gone.
     """
 
@@ -43,6 +45,7 @@ class Work:
     stage: str = "its reads"
     times: list[int] = field(default_factory=list)
     fields: tuple[Field, ...] = ()
+    encoded: tuple[Encoded, ...] = ()
     nbytes: int = 0
     reply: WireBatch | None = None
     lent: bool = False

@@ -27,12 +27,21 @@ class FeedSpec:
     """What training wants of each sample, checked against the manifest.
 
     `decoders` names one for each of `fields`, or numpy's name of a type where all samples are rows of that. `mappers`
-    are applied one after the other.
+    are applied one after the other; where processes of the feeder apply them, they are `packed` instead. `seed` is that
+    of the order, and `seeds_process` says whether generators of the process are seeded for each sample.
     """
 
     fields: tuple[str, ...]
     decoders: tuple[str, ...]
     mappers: tuple[Mapper, ...]
+    packed: tuple[bytes, ...] = ()
+    seed: int = 0
+    seeds_process: bool = False
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether there is anything to apply."""
+        return bool(self.mappers or self.packed)
 
 
 def choose_fields(dataset: Dataset, manifest: Facts, known_decoders: Sequence[str]) -> FeedSpec:

@@ -21,6 +21,7 @@ from stoker.feed.options import FeedOptions
 from stoker.feed.placement import Placement, Work
 from stoker.feed.plan import BatchPlan, FeedSpec, plan_batch
 from stoker.feed.stages import Stages
+from stoker.io.memory import make_apart
 from stoker.units import format_seconds
 
 CLOSE_S: Final = 10.0  # how long closing waits for reads that have begun, which nothing can interrupt
@@ -51,7 +52,7 @@ class Producer:
         self._spec = spec
         self._options = options
         self._step_count = step_count
-        self._placement = placement or Placement(options.prefetch_bytes, mapped=bool(spec.mappers))
+        self._placement = placement or _place(spec, options)
         self._arena = self._placement.arena
         self._stages = Stages(opened, spec, options, self._placement, _weakly(self._finish), pattern)
         self._planner: threading.Thread | None = None  # once it runs, it holds the feeder until it ends
@@ -273,7 +274,7 @@ class Producer:
         with self._changed:
             if error is None and not work.dropped:
                 self._tell_made(work.step)
-                if self._spec.mappers:
+                if self._spec.is_mapped:
                     self._arena.wake()  # the first one shows how much room the others take
                 return
             self._placement.give_back(work)
@@ -288,6 +289,12 @@ class Producer:
             self._errors[step] = error
             self._ahead = False
             self._tell_made(step)
+
+
+def _place(spec: FeedSpec, options: FeedOptions) -> Placement:
+    if spec.packed:  # other processes look at the batches as well
+        return Placement(options.prefetch_bytes, mapped=True, apart=make_apart)
+    return Placement(options.prefetch_bytes, mapped=spec.is_mapped)
 
 
 def _weakly(finish: Callable[[Work, BaseException | None], None]) -> Callable[[Work, BaseException | None], None]:

@@ -24,7 +24,9 @@ from stoker.feed.mapper import Samples, map_batch
 from stoker.feed.options import FeedOptions
 from stoker.feed.placement import Placement, Work
 from stoker.feed.plan import FeedSpec
+from stoker.feed.randomness import Seeding
 from stoker.feed.rows import RowPace
+from stoker.feed.workers import MapPool
 from stoker.io.buffers import view
 from stoker.ledger import StageTimes
 
@@ -59,6 +61,7 @@ class Stages:
         self._decodes = not all(decoder is None or isinstance(decoder, AsRows) for decoder in self._decoders)
         self._to_decode: SimpleQueue[Work | None] = SimpleQueue()
         self._to_map: SimpleQueue[Work | None] = SimpleQueue()
+        self.workers = MapPool(spec, options.map_workers or 1, placement, self._mapped) if spec.packed else None
         self._threads: list[threading.Thread] = []
         self._stopped = False
         self._options = options
@@ -155,6 +158,8 @@ class Stages:
         self.pool.close(0)
         self._to_decode.put(None)
         self._to_map.put(None)
+        if self.workers is not None:
+            self.workers.stop()
 
     def join(self, timeout_s: float) -> int:
         """Wait until the threads have ended; returns how many have not after `timeout_s`."""
@@ -183,6 +188,9 @@ class Stages:
         self._threads = [threading.Thread(target=target, name=name, daemon=True) for name, target in targets.items()]
         for thread in self._threads:
             thread.start()
+        if self.workers is not None:
+            self.workers.start()
+            self._threads += self.workers.threads
 
     def _read(self, work: Work, job: Job) -> None:
         work.job = None
@@ -215,14 +223,17 @@ class Stages:
                 error = raised
         if following is None:
             self._finish(work, error)
+        elif following is self._to_map and self.workers is not None:
+            self.workers.submit(work)
         else:
             following.put(work)
 
     def _decode(self, work: Work) -> SimpleQueue[Work | None] | None:
         assert work.memory is not None
         work.fields, work.nbytes = decode_batch(work.plan, work.memory, self._decoders)
+        work.encoded = tuple(zip(work.plan.field_starts, work.plan.row_offsets, self._spec.decoders, strict=True))
         work.times.append(time.perf_counter_ns())
-        if self._spec.mappers:
+        if self._spec.is_mapped:
             work.stage = "the map function"
             return self._to_map
         work.times.append(work.times[-1])
@@ -232,14 +243,28 @@ class Stages:
     def _map(self, work: Work) -> None:
         slot, memory = self._placement.lend_input(work)
         columns = {one.name: read_field(one, memory) for one in work.fields}
-        samples = Samples(columns, len(work.plan.ordered.samples), lambda: work.plan.keys)
+        ordered, spec = work.plan.ordered, self._spec
+        seeding = Seeding(spec.seed, ordered.epoch, ordered.samples, global_state=spec.seeds_process)
+        samples = Samples(columns, len(ordered.samples), lambda: work.plan.keys, seeding.begin)
 
         def allocate(nbytes: int) -> NDArray[np.uint8]:
             return self._placement.place_output(work, slot, nbytes)
 
-        work.fields, work.nbytes = map_batch(samples, self._spec.mappers, allocate, lambda: self._stopped)
+        try:
+            work.fields, work.nbytes = map_batch(samples, spec.mappers, allocate, lambda: self._stopped)
+        finally:
+            seeding.end()
+        work.encoded = ()
         work.times.append(time.perf_counter_ns())
         self._reply(work)
+
+    def _mapped(self, work: Work, error: BaseException | None) -> None:
+        """In the thread of a map worker: a batch is mapped, or has failed."""
+        if error is None and not work.dropped:
+            work.encoded = ()
+            work.times.append(time.perf_counter_ns())
+            self._reply(work)
+        self._finish(work, error)
 
     def _reply(self, work: Work) -> None:
         plan = work.plan
