@@ -78,6 +78,8 @@ class Counter(StrEnum):
     DRAINS_FAILED = "drains_failed"
     DRAINS_OVERTAKEN = "drains_overtaken"
     DRAIN_BACKLOG = "drain_backlog"
+    SUBSTITUTED_SAMPLES = "substituted_samples"
+    MASKED_SAMPLES = "masked_samples"
 
 
 @dataclass(frozen=True, slots=True)

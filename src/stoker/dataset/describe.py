@@ -14,6 +14,8 @@ from stoker.store.base import Store
 
 Decoder: TypeAlias = Literal["raw", "text", "json", "npy"]
 DECODERS: Final[tuple[Decoder, ...]] = get_args(Decoder)
+BadPolicy: TypeAlias = Literal["raise", "substitute", "mask"]
+BAD_POLICIES: Final[tuple[BadPolicy, ...]] = get_args(BadPolicy)
 Mapper: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -30,6 +32,7 @@ class Dataset:
         decoders: field -> how its bytes become a value; a field that is not named stays `raw`.
         mappers: functions sample -> sample, applied one after the other to each decoded sample.
         seeded: whether global generators are seeded before each sample, where mappers run in processes of stoker's own.
+        bad_policy, budget_ratio: what becomes of bad samples, and how many there may be: as `on_bad` says.
         index: path, URL or store of an index of `source` that does not lie beside it. Only this says where: nothing
             in an index names the place of its objects.
         windows: `source` are files of tokens, cut like this; they have one field, `tokens`, and no index.
@@ -40,6 +43,8 @@ class Dataset:
     decoder_items: tuple[tuple[str, Decoder], ...] = ()
     mappers: tuple[Mapper, ...] = ()
     seeded: bool = True
+    bad_policy: BadPolicy = "raise"
+    budget_ratio: float = 0.001
     index: str | Path | Store | None = None
     windows: TokenWindows | None = None
 
@@ -72,6 +77,8 @@ class Dataset:
         if self.decoder_items:
             parts.append(f"decode({self.decoders!r})")
         parts += [f"map({getattr(mapper, '__qualname__', type(mapper).__qualname__)})" for mapper in self.mappers]
+        if self.bad_policy != "raise":
+            parts.append(f"on_bad({self.bad_policy!r}, budget_ratio={self.budget_ratio})")
         return ".".join(parts)
 
     @property
@@ -128,6 +135,21 @@ class Dataset:
         if not callable(function):
             raise ConfigError(f"map() takes a function of one sample, got {function!r}")
         return replace(self, mappers=(*self.mappers, function), seeded=self.seeded and seeded)
+
+    def on_bad(self, policy: BadPolicy, budget_ratio: float = 0.001) -> Dataset:
+        """What becomes of a sample that is damaged, cannot be decoded, or that a map function raises on.
+
+        "raise" (the default): an error that names it. "substitute": another sample of the data set, chosen by a hash,
+        is in its place, under its own key. "mask": `batch.valid` is False for it, and its values are zeros, or empty.
+        Ranks stay aligned, and the order of all other samples is as it was. Once more than 10 + `budget_ratio` of the
+        samples that a rank has had are bad, TooManyBadSamples is raised. Raises ConfigError for other values.
+        """
+        if policy not in BAD_POLICIES:
+            raise ConfigError(f"unknown policy {policy!r}", hint=f"there are {', '.join(BAD_POLICIES)}")
+        given: object = budget_ratio
+        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 1:
+            raise ConfigError(f"budget_ratio is {budget_ratio!r}", hint="it is a part of all samples, from 0 to 1")
+        return replace(self, bad_policy=policy, budget_ratio=float(budget_ratio))
 
 
 def _place(place: str | Path | Store) -> str:

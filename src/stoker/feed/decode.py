@@ -51,8 +51,16 @@ class Rows:
         return [data[start:stop] for start, stop in pairwise(self.offsets)]
 
     def error(self, row: int, what: str, hint: str = "") -> SampleError:
-        """The error of one sample."""
-        return SampleError(f"field {self.field!r} of sample {self.keys()[row]!r} {what}", hint=hint)
+        """The error of one sample, whichever others there are."""
+        error = self.unlike(row, what, hint)
+        error.is_bad_sample = True
+        return error
+
+    def unlike(self, row: int, what: str, hint: str) -> SampleError:
+        """The error of a sample that is unlike the first of its batch: which one is wrong nobody knows."""
+        error = SampleError(f"field {self.field!r} of sample {self.keys()[row]!r} {what}", hint=hint)
+        error.sample_row = row
+        return error
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +113,7 @@ def decode_npy(rows: Rows) -> Packed:
             if first is None:
                 first, prefix = header, memoryview(bytes(data[: header.nbytes]))
             if (header.dtype, header.shape) != (first.dtype, first.shape):
-                raise rows.error(
+                raise rows.unlike(
                     row, f"is {header.dtype}{list(header.shape)}", f"the first is {first.dtype}{list(first.shape)}"
                 )
         else:

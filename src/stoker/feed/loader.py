@@ -18,6 +18,7 @@ from stoker.dataset.describe import Dataset
 from stoker.dataset.order import Order, Position
 from stoker.dataset.readable import Readable
 from stoker.errors import ClosedError, ConfigError, DatasetError, naming
+from stoker.feed.bad import BadBudget
 from stoker.feed.batch import Batch
 from stoker.feed.child import ChildFeeder
 from stoker.feed.feeder import Feeder, InlineFeeder
@@ -96,6 +97,7 @@ class Loader:
         if options.prefetch_bytes:
             check_fits(opened, spec.fields, count, tail, options.prefetch_bytes)
         self._account = account = _Account(ledger)
+        self._budget = BadBudget(dataset.budget_ratio)
         start = start or Start()
         closes = start.closes
 
@@ -161,7 +163,8 @@ class Loader:
 
     def stats(self) -> FeedStats:
         """What was read, and what lies ready, is made and is lent now; also after `close()`."""
-        return self._feeder.stats()
+        spent = self._budget
+        return replace(self._feeder.stats(), substituted_samples=spent.substituted, masked_samples=spent.masked)
 
     def close(self) -> None:
         """Stop reading and end the threads; batches that are still held stay as they are. Idempotent."""
@@ -208,13 +211,18 @@ class Loader:
         """The batch of a step, and the account of the wait for it."""
         with naming(self._url, DatasetError):
             wire = self._feeder.request(step)
+            self._budget.spend(wire.bad, len(wire.valid))
         batch = Batch(wire)
         left_ns = time.perf_counter_ns()
         if not self._evaluates:
             waits = split_wait(entered_ns, left_ns, wire.timing)
             samples = int(np.count_nonzero(wire.valid))
             self._ledger.record_step(step, wire.epoch, entered_ns, left_ns, waits, samples, wire.nbytes)
-        self._account.tell(self._feeder.count())
+        counts = self._feeder.count()
+        if self._budget.first_keys:
+            counts[Counter.SUBSTITUTED_SAMPLES] = self._budget.substituted
+            counts[Counter.MASKED_SAMPLES] = self._budget.masked
+        self._account.tell(counts)
         return batch
 
 

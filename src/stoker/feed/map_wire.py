@@ -73,9 +73,10 @@ class Mapped(msgspec.Struct, array_like=True, tag=True):
 
 
 class NotMapped(msgspec.Struct, array_like=True, tag=True):
-    """A task has failed at `row` of the batch (-1: at none of them)."""
+    """A task has failed at `row` of the batch (-1: at none of them), which `is_bad` or unlike the first."""
 
     row: int
+    is_bad: bool
     error: Told
     kept: bool
 

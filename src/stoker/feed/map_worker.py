@@ -64,7 +64,8 @@ class _Worker:
             raise
         except BaseException as error:  # noqa: BLE001  process boundary: told to the feeder
             row = error.sample_row if isinstance(error, SampleError) else None
-            answer = NotMapped(-1 if row is None else task.first_row + row, tell_error(error), kept=False)
+            is_bad = isinstance(error, SampleError) and error.is_bad_sample
+            answer = NotMapped(-1 if row is None else task.first_row + row, is_bad, tell_error(error), kept=False)
             del error
         answer.kept = task.number in self._live
         if answer.kept:

@@ -45,7 +45,13 @@ class Samples:
         return sample
 
     def error(self, row: int, what: str, hint: str = "") -> SampleError:
-        """The error of one sample."""
+        """The error of one sample, whichever others there are."""
+        error = self.unlike(row, what, hint)
+        error.is_bad_sample = True
+        return error
+
+    def unlike(self, row: int, what: str, hint: str) -> SampleError:
+        """The error of a sample that is unlike the first of its batch: which one is wrong nobody knows."""
         error = SampleError(f"sample {self.keys()[row]!r}: {what}", hint=hint)
         error.sample_row = row
         return error
@@ -98,19 +104,19 @@ class Results:
         """Put the result of sample `row`, counted from the first row. Raises SampleError if it is unlike the first."""
         if sample.keys() != self._names:
             what = f"map() returned {sorted(sample)}"
-            raise samples.error(row, what, f"for the first one it returned {sorted(self._names)}")
+            raise samples.unlike(row, what, f"for the first one it returned {sorted(self._names)}")
         for column in self._columns:
             name, value = column.name, sample[column.name]
             if not column.dtype:
                 if not isinstance(value, _BYTES) or isinstance(value, str) != (column.kind == "str"):
                     what = f"map() returned a {type(value).__name__} as {name!r}"
-                    raise samples.error(row, what, f"for the first one a {column.kind}")
+                    raise samples.unlike(row, what, f"for the first one a {column.kind}")
                 self.lists[name].append(value)
                 continue
             array = _as_array(samples, row, name, value)
             rows = self._arrays[name]
             if (array.dtype, array.shape) != (rows.dtype, column.shape):
-                raise samples.error(
+                raise samples.unlike(
                     row,
                     f"map() returned {array.dtype}{list(array.shape)} as {name!r}",
                     f"for the first one {rows.dtype}{list(column.shape)}, and rows of a batch must be equal",

@@ -114,6 +114,7 @@ class FeedStats:
         gather_bytes: memory for blocks that are read whole; 0 while each sample is read by itself.
         gather_needed_bytes: what reading whole blocks takes at least; above the limit: it would pay with more memory;
             0: it would not pay.
+        substituted_samples, masked_samples: bad samples of the batches that training has had, by what became of them.
         read_again: blocks that were read again because there was no room for them until their last sample; 0 is right.
     """
 
@@ -129,3 +130,5 @@ class FeedStats:
     gather_bytes: int = 0
     gather_needed_bytes: int = 0
     read_again: int = 0
+    substituted_samples: int = 0
+    masked_samples: int = 0

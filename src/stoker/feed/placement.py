@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.errors import ConfigError
-from stoker.feed.batch import Field, WireBatch
+from stoker.feed.batch import BadSample, Field, WireBatch
 from stoker.feed.fetch import Job
 from stoker.feed.plan import BatchPlan
 from stoker.feed.wire import Encoded
@@ -30,14 +30,15 @@ _log = logging.getLogger("stoker.feed")
 class Work:
     """A batch on its way. It belongs to one thread at a time until it is `ready` or has an `error`.
 
-    `memory` is where its bytes lie: in `slot`, or in ordinary memory if that is None. `output_slot` is kept for what
-    a map will return. `times` are those of StageTimes, as far as they are known; `encoded` says for each
-    field where the bytes lie that were decoded; none after a map. `reply` stands when it is ready, and
-    its memory is `lent` then: the slot returns when the reply and all views are gone.
+    `bad` are the samples that others stand for. `memory` is where its bytes lie: in `slot`, or in ordinary memory if
+    that is None. `output_slot` is kept for what a map will return. `times` are those of StageTimes, as far as they are
+    known; `encoded` says for each field where the bytes lie that were decoded, and nothing after a map. `reply` stands
+    when it is ready, and its memory is `lent` then: the slot returns when the reply and all views are gone.
     """
 
     step: int
     plan: BatchPlan
+    bad: tuple[BadSample, ...] = ()
     slot: Slot | None = None
     output_slot: Slot | None = None
     memory: NDArray[np.uint8] | None = None

@@ -215,6 +215,7 @@ class Server(Producer):
             keys=keys.place.values,
             key_offsets=keys.row_offsets.tobytes(),
             fields=tell_fields(work.fields, work.encoded),
+            bad=list(reply.bad),
         )
         return encode(made), reply.memory if work.slot is None else None
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from stoker.dataset.order import OrderedBatch
 from stoker.dataset.readable import Readable
-from stoker.feed.batch import BYTES, Field, InReply, WireBatch, read_field
+from stoker.feed.batch import BYTES, Field, InReply, WireBatch, blank, read_field
 from stoker.feed.decode import AsRows, decode_batch, find_decoder
 from stoker.feed.fetch import FetchPool, Job
 from stoker.feed.gather import NEAR_S, Gathering, Pattern, ReadFacts, choose_units
@@ -268,6 +268,8 @@ class Stages:
 
     def _reply(self, work: Work) -> None:
         plan = work.plan
+        assert work.memory is not None
+        blank(work.fields, work.memory, [each.row for each in work.bad if each.masked])
         work.reply = WireBatch(
             step=work.step,
             epoch=plan.ordered.epoch,
@@ -277,4 +279,5 @@ class Stages:
             sample_keys=Field("sample_keys", BYTES, InReply(plan.key_bytes), row_offsets=plan.key_offsets),
             timing=StageTimes(*work.times),
             nbytes=work.nbytes,
+            bad=work.bad,
         )

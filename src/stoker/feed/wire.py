@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from stoker import errors
 from stoker.errors import InternalError, SampleError, StokerError
-from stoker.feed.batch import BYTES, OBJECTS, Deferred, Field, InReply, InSlot, WireBatch
+from stoker.feed.batch import BYTES, OBJECTS, BadSample, Deferred, Field, InReply, InSlot, WireBatch
 from stoker.feed.decode import DECODERS, Rows
 from stoker.ledger import StageTimes
 
@@ -83,6 +83,7 @@ class Made(msgspec.Struct, array_like=True, tag=True):
     keys: bytes
     key_offsets: bytes
     fields: list[MadeField]
+    bad: list[BadSample]
 
 
 class Told(msgspec.Struct, array_like=True):
@@ -216,6 +217,7 @@ def hear_batch(made: Made, memory: NDArray[np.uint8]) -> WireBatch:
         sample_keys=Field("sample_keys", BYTES, InReply(made.keys), row_offsets=key_offsets),
         timing=StageTimes(*made.times),
         nbytes=made.nbytes,
+        bad=tuple(made.bad),
     )
 
 

@@ -192,7 +192,7 @@ class MapPool:
                 if isinstance(answer, NotMapped):
                     error, row = hear_error(answer.error), max(answer.row, start)
                     if isinstance(error, StokerError) and answer.row >= 0:
-                        error.sample_row = answer.row
+                        error.sample_row, error.is_bad_sample = answer.row, answer.is_bad
                 else:
                     mapping.parts[start] = answer.lists
         except BaseException as raised:  # noqa: BLE001  thread boundary: raised where the batch is asked for
