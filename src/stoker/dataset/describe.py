@@ -12,7 +12,7 @@ from stoker.dataset.windows import TokenType, TokenWindows
 from stoker.errors import ConfigError
 from stoker.store.base import Store
 
-Decoder: TypeAlias = Literal["raw", "text", "json", "npy"]
+Decoder: TypeAlias = Literal["raw", "text", "json", "npy", "image"]
 DECODERS: Final[tuple[Decoder, ...]] = get_args(Decoder)
 BadPolicy: TypeAlias = Literal["raise", "substitute", "mask"]
 BAD_POLICIES: Final[tuple[BadPolicy, ...]] = get_args(BadPolicy)
@@ -97,7 +97,8 @@ class Dataset:
         return replace(self, field_names=names)
 
     def decode(self, decoders: Mapping[str, str]) -> Dataset:
-        """How the bytes of fields become values: raw, text, json or npy; adds to what an earlier call said.
+        """How the bytes of fields become values: raw, text, json, npy or image (JPEG and PNG, to
+        uint8[height, width, 3]; needs Pillow, the extra `images`); adds to what an earlier call said.
 
         Raises ConfigError for an unknown decoder, or a field that `fields` left out.
         """

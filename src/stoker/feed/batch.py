@@ -48,7 +48,8 @@ class Field:
     """One field of a batch of n samples, and where it lies.
 
     `dtype` is numpy's name of the type. Either `shape` says that it is one array, its first dimension n; or
-    `row_offsets` int64[n + 1], from 0, where the bytes of each sample begin and end; or, with neither, it is a list.
+    `row_offsets` int64[n + 1], from 0, where the bytes of each sample begin and end, with `row_shapes` int64[n, 3]
+    those of arrays; or, with neither, it is a list.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Field:
     place: Place
     shape: tuple[int, ...] | None = None
     row_offsets: NDArray[np.int64] | None = None
+    row_shapes: NDArray[np.int64] | None = None
 
 
 class BadSample(NamedTuple):
@@ -90,10 +92,10 @@ class WireBatch:
 class Batch(Mapping[str, Any]):
     """One rank's share of a global batch: a mapping of field -> value for n samples.
 
-    A value is a list of n memoryviews (raw), str (text) or objects (json), or one writable numpy array of n rows (npy
-    and what a map returns). Memoryviews and arrays lie in the loader's arena and are yours as long as you hold them:
-    their memory is used again only when the batch and all of them are gone. A field that is not there raises
-    UnknownField, a KeyError that names those that are.
+    A value is a list of n memoryviews (raw), str (text) or objects (json), or one writable numpy array of n rows (npy,
+    what a map returns, and images of one size; of several sizes they are a list of arrays). Memoryviews and arrays lie
+    in the loader's arena and are yours as long as you hold them: their memory is used again only when the batch and all
+    of them are gone. A field that is not there raises UnknownField, a KeyError that names those that are.
 
     Attributes:
         step: counts from 0 over the whole run.
@@ -172,13 +174,16 @@ class Batch(Mapping[str, Any]):
 def blank(fields: Iterable[Field], memory: NDArray[np.uint8], rows: list[int]) -> None:
     """Zero the values of masked rows where they lie. Encoded ones stay: they are passed over when looked at."""
     for field in fields if rows else ():
-        if isinstance(field.place, InSlot):
-            value = read_field(field, memory)
-            for row in rows:
-                if isinstance(value, list):
-                    value[row][:] = bytes(len(value[row]))
-                else:
-                    value[row] = np.zeros((), value.dtype)
+        if not isinstance(field.place, InSlot):
+            continue
+        value = read_field(field, memory)
+        for row in rows:
+            if not isinstance(value, list):
+                value[row] = np.zeros((), value.dtype)
+            elif isinstance(value[row], memoryview):
+                value[row][:] = bytes(len(value[row]))
+            else:
+                value[row].fill(0)
 
 
 def _empty(value: Any) -> Any:
@@ -206,5 +211,10 @@ def read_field(field: Field, memory: NDArray[np.uint8]) -> Any:
         return np.ndarray(field.shape, np.dtype(field.dtype), buffer=memory, offset=start)
     if field.row_offsets is None:
         raise InternalError(f"field {field.name!r} has neither a shape nor offsets")
+    if field.row_shapes is not None:
+        offsets = (start + field.row_offsets[:-1]).tolist()
+        shapes = map(tuple, field.row_shapes.tolist())
+        dtype = np.dtype(field.dtype)
+        return [np.ndarray(shape, dtype, buffer=memory, offset=at) for shape, at in zip(shapes, offsets, strict=True)]
     rows = view(memory)[start:]
     return [rows[begin:end] for begin, end in pairwise(field.row_offsets.tolist())]

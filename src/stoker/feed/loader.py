@@ -24,6 +24,7 @@ from stoker.feed.child import ChildFeeder
 from stoker.feed.feeder import Feeder, InlineFeeder
 from stoker.feed.functions import pack_functions
 from stoker.feed.gather import pattern_of
+from stoker.feed.images import check_pillow
 from stoker.feed.options import FeedOptions, FeedStats
 from stoker.feed.plan import check_fits, choose_fields
 from stoker.feed.start import Start
@@ -82,6 +83,8 @@ class Loader:
         self._url = opened.store.url
         with naming(self._url):
             spec = replace(choose_fields(dataset, opened.manifest, tuple(options.decoders)), seed=order.recipe.seed)
+        if spec.has_images:
+            check_pillow()
         self.order = order
         self.steps_per_epoch = order.steps_per_epoch
         self._evaluates = order.recipe.shuffle is False

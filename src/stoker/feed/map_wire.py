@@ -13,6 +13,7 @@ from stoker.feed.mapper import Column
 from stoker.feed.wire import MadeField, Said, Told
 
 _ROW_BYTES: Final = 8  # of row offsets
+_SHAPE_BYTES: Final = 24  # of the shape of an image
 
 
 class MapHello(msgspec.Struct, array_like=True, kw_only=True):
@@ -101,4 +102,5 @@ def rows_of(field: MadeField, start: int, stop: int) -> MadeField:
         shape = (stop - start, *field.shape[1:])
         return msgspec.structs.replace(field, offset=field.offset + start * row_bytes, shape=shape)
     offsets = field.row_offsets[start * _ROW_BYTES : (stop + 1) * _ROW_BYTES]
-    return msgspec.structs.replace(field, row_offsets=offsets)
+    shapes = field.row_shapes[start * _SHAPE_BYTES : stop * _SHAPE_BYTES]
+    return msgspec.structs.replace(field, row_offsets=offsets, row_shapes=shapes)

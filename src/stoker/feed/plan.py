@@ -42,6 +42,16 @@ class FeedSpec:
     budget_ratio: float = 0.0
 
     @property
+    def grows(self) -> tuple[bool, bool]:
+        """Whether decoding, and whether mapping, makes arrays of another size than what is read."""
+        return self.has_images, self.is_mapped
+
+    @property
+    def has_images(self) -> bool:
+        """Whether any field is decoded to images."""
+        return "image" in self.decoders
+
+    @property
     def is_mapped(self) -> bool:
         """Whether there is anything to apply."""
         return bool(self.mappers or self.packed)

@@ -280,7 +280,7 @@ class Producer:
         with self._changed:
             if error is None and not work.dropped:
                 self._tell_made(work.step)
-                if self._spec.is_mapped:
+                if any(self._spec.grows):
                     self._arena.wake()  # the first one shows how much room the others take
                 return
             self._placement.give_back(work)
@@ -303,8 +303,8 @@ class Producer:
 
 def _place(spec: FeedSpec, options: FeedOptions) -> Placement:
     if spec.packed:  # other processes look at the batches as well
-        return Placement(options.prefetch_bytes, mapped=True, apart=make_apart)
-    return Placement(options.prefetch_bytes, mapped=spec.is_mapped)
+        return Placement(options.prefetch_bytes, spec.grows, apart=make_apart)
+    return Placement(options.prefetch_bytes, spec.grows)
 
 
 def _weakly(finish: Callable[[Work, BaseException | None], None]) -> Callable[[Work, BaseException | None], None]:

@@ -63,7 +63,7 @@ class Server(Producer):
     def __init__(
         self, channel: Channel, fed: Fed, hello: Hello, arena: Arena, page: NDArray[np.int64], workers: Sequence[Child]
     ) -> None:
-        placement = Placement(hello.prefetch_bytes, mapped=fed.spec.is_mapped, arena=arena, apart=make_apart)
+        placement = Placement(hello.prefetch_bytes, fed.spec.grows, arena=arena, apart=make_apart)
         super().__init__(fed.opened, fed.batches, fed.spec, fed.options, hello.step_count, placement, fed.pattern)
         if self._stages.workers is not None:
             self._stages.workers.adopt(workers)

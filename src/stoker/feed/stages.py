@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from queue import SimpleQueue
 from typing import TypeAlias
@@ -22,7 +24,8 @@ from stoker.feed.gather import NEAR_S, Gathering, Pattern, ReadFacts, choose_uni
 from stoker.feed.gatherer import Gatherer
 from stoker.feed.mapper import Samples, map_batch
 from stoker.feed.options import FeedOptions
-from stoker.feed.placement import Placement, Work
+from stoker.feed.pictures import decode_pictures
+from stoker.feed.placement import DECODED, Placement, Work
 from stoker.feed.plan import FeedSpec
 from stoker.feed.randomness import Seeding
 from stoker.feed.rows import RowPace
@@ -33,6 +36,11 @@ from stoker.ledger import StageTimes
 _log = logging.getLogger("stoker.feed")
 
 _Stage: TypeAlias = Callable[[Work], SimpleQueue[Work | None] | None]
+
+
+def _start_image_threads() -> ThreadPoolExecutor:
+    """A thread for each processor: what takes time in decoding an image lets go of the interpreter lock."""
+    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), "stoker-image")
 
 
 class Stages:
@@ -58,6 +66,7 @@ class Stages:
         self._placement = placement
         self._finish = finish
         self._decoders = tuple(find_decoder(name, options.decoders) for name in spec.decoders)
+        self._image_threads = _start_image_threads() if spec.has_images else None
         self._decodes = not all(decoder is None or isinstance(decoder, AsRows) for decoder in self._decoders)
         self._to_decode: SimpleQueue[Work | None] = SimpleQueue()
         self._to_map: SimpleQueue[Work | None] = SimpleQueue()
@@ -156,6 +165,8 @@ class Stages:
         """Let the threads end when the sample that they are at is done."""
         self._stopped = True
         self.pool.close(0)
+        if self._image_threads is not None:
+            self._image_threads.shutdown(wait=False)
         self._to_decode.put(None)
         self._to_map.put(None)
         if self.workers is not None:
@@ -168,6 +179,8 @@ class Stages:
         for thread in self._threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))
         left += sum(thread.is_alive() for thread in self._threads)
+        if self._image_threads is not None:
+            self._image_threads.shutdown()  # each is done with its image soon
         if self._gatherer is not None and not left:
             self._gatherer.frames.close()
         return left
@@ -230,8 +243,16 @@ class Stages:
 
     def _decode(self, work: Work) -> SimpleQueue[Work | None] | None:
         assert work.memory is not None
-        work.fields, work.nbytes = decode_batch(work.plan, work.memory, self._decoders)
-        work.encoded = tuple(zip(work.plan.field_starts, work.plan.row_offsets, self._spec.decoders, strict=True))
+        if self._image_threads is not None:
+            slot, raw = self._placement.lend_input(work)
+
+            def allocate(nbytes: int) -> NDArray[np.uint8]:
+                return self._placement.place_output(work, slot, nbytes, DECODED)
+
+            decode_pictures(work, raw, self._decoders, self._spec.decoders, allocate, self._image_threads)
+        else:
+            work.fields, work.nbytes = decode_batch(work.plan, work.memory, self._decoders)
+            work.encoded = tuple(zip(work.plan.field_starts, work.plan.row_offsets, self._spec.decoders, strict=True))
         work.times.append(time.perf_counter_ns())
         if self._spec.is_mapped:
             work.stage = "the map function"

@@ -63,6 +63,7 @@ class MadeField(msgspec.Struct, array_like=True):
     decoder: str
     kinds: bytes
     blob: bytes
+    row_shapes: bytes = b""
 
 
 class Made(msgspec.Struct, array_like=True, tag=True):
@@ -138,7 +139,8 @@ def tell_field(field: Field, encoded: Encoded | None) -> MadeField:
     """
     if isinstance(field.place, InSlot):
         rows = b"" if field.row_offsets is None else field.row_offsets.tobytes()
-        return MadeField(field.name, field.dtype, field.place.offset, field.shape, rows, "", b"", b"")
+        shapes = b"" if field.row_shapes is None else field.row_shapes.tobytes()
+        return MadeField(field.name, field.dtype, field.place.offset, field.shape, rows, "", b"", b"", shapes)
     if encoded is not None:
         offset, row_offsets, decoder = encoded
         return MadeField(field.name, OBJECTS, offset, None, row_offsets.tobytes(), decoder, b"", b"")
@@ -177,7 +179,8 @@ def hear_field(told: MadeField) -> Field:
         return Field(told.name, OBJECTS, Deferred(lambda _: hear_values(told)))
     if told.decoder:
         return Field(told.name, OBJECTS, Deferred(lambda memory: _decode(told, offsets, memory)))
-    return Field(told.name, BYTES, InSlot(told.offset), row_offsets=offsets)
+    shapes = np.frombuffer(told.row_shapes, np.int64).reshape(-1, 3) if told.row_shapes else None
+    return Field(told.name, BYTES, InSlot(told.offset), row_offsets=offsets, row_shapes=shapes)
 
 
 def _hear_values(kinds: bytes, blob: bytes, offsets: NDArray[np.int64]) -> list[Any]:
