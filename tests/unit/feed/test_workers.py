@@ -45,7 +45,7 @@ def place(tmp_path_factory):
 def load(ledger, make_order):
     made = []
 
-    def load(store, kind, describe, *, batch=20, **options):
+    def load(store, kind, describe, *, batch=20, layout=None, **options):
         opened = open_dataset(store)
         options.setdefault("prefetch_bytes", 1 << 20)
         with ExitStack() as on_error:
@@ -55,7 +55,7 @@ def load(ledger, make_order):
                 describe(Dataset(str(store.root)).decode({"json": "json", "txt": "text"})),
                 opened,
                 order=make_order(opened, batch),
-                layout=Layout(),
+                layout=layout or Layout(),
                 options=FeedOptions(**options),
                 ledger=ledger,
                 start=start,
@@ -307,3 +307,18 @@ def test_a_slow_map_in_workers_is_map(place, load, ledger):
     waits = {cause: after - before[cause] for cause, after in ledger.snapshot().totals.waits_ns.items()}
     assert waits["map"] > 2 * 20 * 10_000_000
     assert waits["map"] > 0.8 * sum(waits.values())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_goes_on_with_other_ranks_and_workers_and_draws_the_same(place, load, workers):
+    whole = [batch["a"].tolist() for batch in load(place, "inline", lambda d: d.map(draws), epochs=2)]
+    for size in (2, 4):
+        parts = []
+        for rank in range(size):
+            data = load(
+                place, "child", lambda d: d.map(draws), epochs=2, map_workers=workers, layout=Layout(rank, size)
+            )
+            data.seek(data.position(after=1))
+            parts.append([batch["a"].tolist() for batch in data])
+        joined = [[value for part in step for value in part] for step in zip(*parts, strict=True)]
+        assert joined == whole[2:]
