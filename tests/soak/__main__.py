@@ -5,6 +5,7 @@ plays it again, and its folder is kept.
 """
 
 import argparse
+import logging
 import os
 import shutil
 import sys
@@ -69,6 +70,7 @@ def soak(options, root):
 
 def main():
     options = parse()
+    logging.getLogger("stoker").setLevel(logging.ERROR)  # that a data set of tiny shards is slow is known here
     usable = IN_MEMORY.is_dir() and os.access(IN_MEMORY, os.W_OK)
     # In memory, since a kill leaves what the kernel has; the name is one that the search for residue knows.
     root = Path(tempfile.mkdtemp(prefix="stoker-test-soak-", dir=IN_MEMORY if usable else None))

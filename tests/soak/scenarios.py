@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import uuid
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -152,14 +153,14 @@ def some_time(dice):
     return dice.choice([0.0, dice.uniform(0.0, 0.005), dice.uniform(0.0, 0.05)])
 
 
-def kill_feeders(training, dice):
-    """Up to three times in one training."""
+def kill_often(who, training, dice):
+    """Up to three times in one training, which goes on."""
     steps = sorted(dice.sample(range(STEPS - 1), dice.choice([1, 2, 3])))
-    kills = [{"who": "feeder", "step": step, "delay_s": some_time(dice)} for step in steps]
+    kills = [{"who": who, "step": step, "delay_s": some_time(dice)} for step in steps]
     kills[0]["delay_s"] = 0.0
     prefetch_bytes = dice.choice([0, 20_000, 1 << 20])
     assert training.start(*kills, prefetch_bytes=prefetch_bytes) == 0, training.last_words()
-    assert "feeder" in training.killed()
+    assert who in training.killed()
 
 
 def kill_feeder_while_saving(training, dice):
@@ -215,7 +216,7 @@ def kill_rank_and_start_again(training, dice):
 
 # name -> what happens, on so many ranks. Who can be killed stands in train.py.
 SCENARIOS = {
-    "feeder": (kill_feeders, 1),
+    "feeder": (partial(kill_often, "feeder"), 1),
     "feeder while saving": (kill_feeder_while_saving, 1),
     "trainer": (kill_trainer, 1),
     "trainer at a point": (kill_trainer_at_a_point, 1),

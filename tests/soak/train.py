@@ -92,7 +92,7 @@ class Kills:
             victim = VICTIMS[who](self.data)
             self.say({"killed": who})
             os.kill(victim, signal.SIGKILL)
-        except (AttributeError, ProcessLookupError):
+        except (AttributeError, LookupError, ProcessLookupError):
             pass  # it is not there yet, or is being replaced, or training has ended
 
 
