@@ -33,8 +33,8 @@ _FUNCTIONS: Final = "mappers"
 class Hello(msgspec.Struct, array_like=True, kw_only=True):
     """Everything that one feeder of a loader must know; `state` is of this start alone."""
 
-    data: str
-    tables: str
+    data: bytes  # a path may be no UTF-8
+    tables: bytes
     digest: str
     dataset: dict[str, Any]
     functions: list[bytes]
@@ -46,7 +46,7 @@ class Hello(msgspec.Struct, array_like=True, kw_only=True):
     threads: int
     deadline_s: float
     patience_s: float
-    paths: list[str]
+    paths: list[bytes]
     state: State
 
 
@@ -76,8 +76,8 @@ def pack_hello(
         if each.name not in _PLACES and each.name != _FUNCTIONS
     }
     return Hello(
-        data=_absolute(dataset.source) if dataset.windows is not None else opened.store.url,
-        tables=opened.tables.url if isinstance(opened, OpenDataset) else "",
+        data=os.fsencode(_absolute(dataset.source) if dataset.windows is not None else opened.store.url),
+        tables=os.fsencode(opened.tables.url if isinstance(opened, OpenDataset) else ""),
         digest=opened.manifest.digest,
         dataset=plain,
         functions=[_pack_function(mapper) for mapper in dataset.mappers],
@@ -89,7 +89,7 @@ def pack_hello(
         threads=options.threads,
         deadline_s=options.deadline_s,
         patience_s=options.patience_s,
-        paths=[os.path.abspath(path) for path in sys.path],  # noqa: PTH100  "" is here
+        paths=[os.fsencode(_whole(path)) for path in sys.path],
         state=State(options.prefetch_bytes, [], 0, (0, 0, 0), (0, 0)),
     )
 
@@ -98,6 +98,14 @@ def _absolute(source: object) -> str:
     """A name that means the same in another working directory; patterns stay what they are."""
     place = os.fspath(source) if isinstance(source, str | os.PathLike) else ""
     return place if "://" in place else os.path.abspath(place)  # noqa: PTH100  links stay
+
+
+def _whole(path: str) -> str:
+    """A place of modules, "" being here, wherever another process is."""
+    try:
+        return os.path.abspath(path)  # noqa: PTH100  as above
+    except FileNotFoundError:  # this process stands in a folder that is gone
+        return path
 
 
 def _pack_function(function: Mapper) -> bytes:
@@ -141,10 +149,10 @@ def unpack_hello(hello: Hello) -> Fed:
     """Open what is described. Raises SourceChanged if it is not what the trainer opened, ConfigError for a function
     that cannot be loaded here, and what `open_dataset` raises.
     """
-    sys.path[:] = hello.paths
+    sys.path[:] = map(os.fsdecode, hello.paths)
     hints = get_type_hints(Dataset)
     plain = {name: msgspec.convert(value, hints[name]) for name, value in hello.dataset.items()}
-    dataset = Dataset(hello.data, **plain, mappers=tuple(map(_unpack_function, hello.functions)))
+    dataset = Dataset(os.fsdecode(hello.data), **plain, mappers=tuple(map(_unpack_function, hello.functions)))
     opened = _open_data(hello, dataset)
     if opened.manifest.digest != hello.digest:
         raise SourceChanged(
@@ -176,12 +184,15 @@ def _open_data(hello: Hello, dataset: Dataset) -> Readable:
     if dataset.windows is not None:
         from stoker.dataset.tokens import open_tokens  # noqa: PLC0415  not for every data set
 
-        return open_tokens(hello.data, dataset.windows, ExitStack())  # the store is open as long as this process
+        return open_tokens(
+            os.fsdecode(hello.data), dataset.windows, ExitStack()
+        )  # the store is open as long as this process
     tables = _open_place(hello.tables)
     return open_dataset(tables, tables if hello.data == hello.tables else _open_place(hello.data))
 
 
-def _open_place(place: str) -> Store:
+def _open_place(name: bytes) -> Store:
+    place = os.fsdecode(name)
     return LocalStore(place) if place.startswith("/") else open_store(place)
 
 
