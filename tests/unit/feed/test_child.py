@@ -733,8 +733,9 @@ def test_the_same_stoker_is_found_wherever_this_process_found_it(monkeypatch):
     monkeypatch.delenv("PYTHONPATH", raising=False)
     monkeypatch.setattr("site.getsitepackages", lambda: ["/nowhere"])
     root = str(Path(child_module.__file__).parents[2])
-    assert child_module._environment()["PYTHONPATH"] == root
-    monkeypatch.setattr("site.getsitepackages", lambda: [root])
+    needed = str(Path(np.__file__).parents[1])
+    assert child_module._environment()["PYTHONPATH"].split(os.pathsep) == [root, needed]
+    monkeypatch.setattr("site.getsitepackages", lambda: [root, needed])
     assert "PYTHONPATH" not in child_module._environment()
 
 
