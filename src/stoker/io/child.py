@@ -60,10 +60,15 @@ class Child:
                 where=f"sys.executable is {sys.executable!r}",
                 hint="a program that is frozen, or holds the interpreter in itself, must do without",
             )
-        channel, theirs = Channel.pair()
-        words_fd = anonymous_file("stoker-stderr")
-        with contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack, contextlib.ExitStack() as on_error:
+            try:
+                channel, theirs = Channel.pair()
+            except OSError as error:
+                raise _not_started(error) from error
             stack.callback(theirs.close)
+            on_error.callback(channel.close)
+            words_fd = anonymous_file("stoker-stderr")
+            on_error.callback(os.close, words_fd)
             passed = [theirs.fileno()]
             with contextlib.suppress(OSError):  # a process may be without a stderr
                 passed.append(os.dup(2))
@@ -80,9 +85,8 @@ class Child:
                     env=_environment(),
                 )
             except OSError as error:
-                channel.close()
-                os.close(words_fd)
                 raise _not_started(error) from error
+            on_error.pop_all()
         return cls(process, channel, words_fd)
 
     def is_stopped(self) -> bool:
@@ -181,6 +185,8 @@ def _not_started(error: OSError) -> StokerError:
     what = f"cannot start a child process: {(error.strerror or str(error)).lower()}"
     if error.errno in (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOEXEC, errno.ENOTDIR):
         return UnsupportedError(what, where=sys.executable, hint="this process may not run its own interpreter")
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return CapacityError(what, where=sys.executable, hint="raise the limit of open files (ulimit -n)")
     return CapacityError(what, where=sys.executable, hint="raise the limit of processes (ulimit -u) or of memory")
 
 
