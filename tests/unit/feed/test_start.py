@@ -90,6 +90,15 @@ def test_a_trainer_that_closes_nothing_ends_at_once_and_says_nothing(script):
     assert time.monotonic() - begin < 20
 
 
+def test_from_a_program_that_finds_its_packages_by_hand(script, tmp_path):
+    """An interpreter that finds none by itself: what the feeder needs lies where sys.path was made to say."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "empty"], check=True)
+    places = [path for path in sys.path if path]
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    text = f"import sys\nsys.path += {places!r}\n{script}"
+    assert output([tmp_path / "empty" / "bin" / "python", "-c", text], env=environ) == "66 child\n"
+
+
 def test_without_a_stderr(script):
     closed = f"import os\nos.close(2)\n{script}"
     assert output([sys.executable, "-c", closed]) == "66 child\n"
