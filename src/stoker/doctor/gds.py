@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from stoker.doctor import cufile_json, cufile_log, gds_ids, gds_stats, gdscheck, nvidia_fs
+from stoker.doctor import cufile_json, cufile_log, gds_ids, gds_stats, gdscheck, nvidia_fs, nvme
 from stoker.doctor import gds_ids as ids
 from stoker.doctor.check import Check, Target
 from stoker.doctor.cufile_json import CuFileConfig
@@ -59,7 +59,8 @@ def read_driver(node: Node) -> DriverFacts:
         device_nodes=None if isinstance(nodes, Missing) else "nvidia-fs0" in nodes,
         p2pdma=_p2pdma(node, host),
         coherent=coherent,
-        transports=_transports(node),
+        transports=nvme.transports(node),
+        protected=nvme.with_protection_information(node),
     )
 
 
@@ -75,24 +76,6 @@ def _p2pdma(node: Node, host: Host | Missing) -> bool | None:
     if isinstance(multipath, str) and multipath.strip() == "Y" and isinstance(host, Host) and host.machine == "x86_64":
         return False
     return None
-
-
-def _transports(node: Node) -> dict[str, str]:
-    """NVMe namespaces by their block device, each with the transport of its controller or subsystem's paths."""
-    controllers = node.listing("/sys/class/nvme")
-    found: dict[str, str] = {}
-    for controller in () if isinstance(controllers, Missing) else controllers:
-        transport = node.read(f"/sys/class/nvme/{controller}/transport", 64)
-        names = node.listing(f"/sys/class/nvme/{controller}")
-        if isinstance(transport, Missing) or isinstance(names, Missing):
-            continue
-        for name in names:
-            match = re.fullmatch(r"(nvme\d+)(?:c\d+)?(n\d+)", name)
-            if match:
-                kept = found.setdefault(match[1] + match[2], transport.strip())
-                if kept != transport.strip():  # paths that differ: the slower one decides
-                    found[match[1] + match[2]] = "tcp" if "tcp" in (kept, transport.strip()) else transport.strip()
-    return found
 
 
 def check_driver(node: Node, _target: Target) -> list[Finding]:
