@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from stoker.doctor import check, gds, kinds, nvme, raid
+from stoker.doctor import check, diskstats, gds, kinds, nvme, raid
 from stoker.doctor.finding import FindingId
 from stoker.doctor.subject import Subject
 
@@ -13,6 +13,7 @@ SUBJECTS: Final[tuple[Subject, ...]] = (
     gds.SUBJECT,
     nvme.SUBJECT,
     raid.SUBJECT,
+    diskstats.SUBJECT,
 )
 
 KINDS: Final = tuple(kind for subject in SUBJECTS for kind in subject.kinds)

@@ -67,7 +67,7 @@ def test_btrfs_counters_that_are_not_zero_are_a_warning_and_it_is_never_direct(e
         ),
         ("md127 : inactive sdb[1](S) sda[0](S)\n      5544 blocks super 1.2\n", {("raid-inactive", "fail")}),
         (
-            "md1 : active raid1 sdb[1] sda[0]\n      10 blocks [2/2] [UU]\n      [>..]  check =  2.1% (1/9) finish=1min\n",
+            "md1 : active raid1 sdb[1] sda[0]\n   10 blocks [2/2] [UU]\n   [>..]  check =  2.1% (1/9) finish=1min\n",
             {("raid-background-io", "warn"), ("raid-not-direct", "info")},
         ),
         (
