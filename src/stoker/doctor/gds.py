@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from stoker.doctor import cufile_json, cufile_log, gds_ids, gds_stats, gdscheck, nvidia_fs, nvme
+from stoker.doctor import cufile_json, cufile_log, filesystem, gds_ids, gds_stats, gdscheck, nvidia_fs, nvme
 from stoker.doctor import gds_ids as ids
 from stoker.doctor.check import Check, Target
 from stoker.doctor.cufile_json import CuFileConfig
@@ -59,7 +59,9 @@ def read_driver(node: Node) -> DriverFacts:
         device_nodes=None if isinstance(nodes, Missing) else "nvidia-fs0" in nodes,
         p2pdma=_p2pdma(node, host),
         coherent=coherent,
+        userspace_rdma=_userspace_rdma(node),
         transports=nvme.transports(node),
+        beegfs_rdma=filesystem.beegfs_rdma(node),
         protected=nvme.with_protection_information(node),
     )
 
@@ -76,6 +78,12 @@ def _p2pdma(node: Node, host: Host | Missing) -> bool | None:
     if isinstance(multipath, str) and multipath.strip() == "Y" and isinstance(host, Host) and host.machine == "x86_64":
         return False
     return None
+
+
+def _userspace_rdma(node: Node) -> bool | None:
+    """False where there is no RDMA device at all; that there is one does not say that cuFile can use it."""
+    classes = node.listing("/sys/class")
+    return False if isinstance(classes, tuple) and "infiniband" not in classes else None
 
 
 def check_driver(node: Node, _target: Target) -> list[Finding]:

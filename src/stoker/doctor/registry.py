@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from stoker.doctor import check, diskstats, gds, kinds, nvme, raid
+from stoker.doctor import check, diskstats, filesystem, gds, kinds, nvme, raid
 from stoker.doctor.finding import FindingId
 from stoker.doctor.subject import Subject
 
@@ -14,6 +14,7 @@ SUBJECTS: Final[tuple[Subject, ...]] = (
     nvme.SUBJECT,
     raid.SUBJECT,
     diskstats.SUBJECT,
+    filesystem.SUBJECT,
 )
 
 KINDS: Final = tuple(kind for subject in SUBJECTS for kind in subject.kinds)

@@ -1,0 +1,174 @@
+"""File systems on a node: what paths lie on, what the mounts say, and what their clients tell without root."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from stoker.doctor import beegfs, filesystem_ids, fs_magic, lustre, lustre_layout, mounts, mountstats
+from stoker.doctor import filesystem_ids as ids
+from stoker.doctor.check import Check, Target
+from stoker.doctor.finding import Evidence, Finding
+from stoker.doctor.fold import fold
+from stoker.doctor.identity import MOUNTINFO, Mount, device_under, identify, parse_mountinfo
+from stoker.doctor.kinds import Kind
+from stoker.doctor.node import Missing, Node
+from stoker.doctor.subject import Subject
+
+_MOUNTSTATS: Final = "/proc/self/mountstats"
+_BEEGFS: Final = "/proc/fs/beegfs"
+_WEKA: Final = "/proc/wekafs/interface"
+_BLOCK: Final = ("ext2", "ext3", "ext4", "xfs", "f2fs", "btrfs", "zfs")
+_QUIET: Final = ("overlay", "squashfs", "erofs", *mounts.MEMORY)
+_TOLD_BY_CONNECTIONS: Final = (ids.NFS_RDMA.name, ids.NFS_NOT_RDMA.name, ids.NFS_ONE_TCP.name)
+
+
+def check_path(node: Node, target: Target) -> list[Finding]:
+    """C02: what the path lies on, and what is to be said of that mount."""
+    if not target.path:
+        return []
+    found = identify(node, target.path)
+    if isinstance(found, Missing):
+        return [ids.PATH.unknown(target.path, found.reason, Evidence(found.reason, MOUNTINFO))]
+    mount, line = found.mount, Evidence(found.mount.line, MOUNTINFO)
+    below = mounts.shown(found.device) if found.device else mount.source
+    what = f"{mount.fs_type} on {below}, mounted at {mount.point}"
+    findings = [ids.PATH.info(target.path, what, line, fix="")]
+    if found.device is None and mount.fs_type in _BLOCK and mount.fs_type != "zfs":
+        findings.append(ids.PATH.unknown(target.path, "its block device cannot be seen in /sys", line))
+    if mount.fs_type == "overlay":
+        what = "lies in the container's own layer: slow, lost with it, and on the root disk of the node"
+        findings.append(ids.OVERLAY.warn(target.path, what, line))
+    elif mount.fs_type in mounts.MEMORY and mount.point != mounts.SHM:
+        findings += mounts.judge(mount, MOUNTINFO, None)
+    return findings
+
+
+def check_mounts(node: Node, _target: Target) -> list[Finding]:
+    """C15: all mounts that a job may read from, and what NFS did on them."""
+    text = node.read(MOUNTINFO)
+    if isinstance(text, Missing):
+        return [ids.PATH.unknown("mounts", "cannot be seen", Evidence(text.reason, MOUNTINFO))]
+    stats = node.read(_MOUNTSTATS)
+    told = {m.point: m for m in mountstats.parse(stats)} if isinstance(stats, str) else {}
+    found: list[Finding] = []
+    for mount in _once(parse_mountinfo(text)):
+        judged = mounts.judge(mount, MOUNTINFO, device_under(node, mount) or mounts.device_of(mount))
+        if mount.point in told and told[mount.point].transports:
+            judged = [f for f in judged if f.id not in _TOLD_BY_CONNECTIONS]
+        found += judged
+        if mount.point in told:
+            found += mountstats.judge(told[mount.point], _MOUNTSTATS)
+    return fold(found)
+
+
+def _once(every: list[Mount]) -> list[Mount]:
+    """Each file system by its shortest mount point: bind mounts, as containers have many, say nothing new.
+
+    Of overlays and memory only / and /dev/shm: the others belong to containers and daemons.
+    """
+    best: dict[tuple[str, str], Mount] = {}
+    for mount in every:
+        quiet = mount.fs_type in _QUIET and mount.point not in ("/", mounts.SHM)
+        key = (mount.device, mount.fs_type)
+        if not quiet and (key not in best or len(mount.point) < len(best[key].point)):
+            best[key] = mount
+    return list(best.values())
+
+
+def check_lustre(node: Node, _target: Target) -> list[Finding]:
+    """C16: a Lustre client's interfaces, targets and operations, where one is mounted."""
+    if not _mounted(node, "lustre"):
+        return []
+    found: list[Finding] = []
+    for argv, read in (
+        (["lnetctl", "net", "show", "-v", "3"], lustre.explain_lnet),
+        (["lctl", "get_param", "llite.*.stats"], lustre.explain_stats),
+        (["lfs", "df"], lustre.explain_df),
+    ):
+        text = _printed(node, argv)
+        if text.strip():
+            found += read(text, " ".join(argv))
+    return found
+
+
+def check_layout(node: Node, target: Target) -> list[Finding]:
+    """C16 and C17: how a path on Lustre or BeeGFS is striped, as its own tool says."""
+    identity = identify(node, target.path) if target.path else Missing("no path")
+    kind = "" if isinstance(identity, Missing) else identity.mount.fs_type
+    if kind == "lustre":
+        argv = ["lfs", "getstripe", "-d", target.path]
+        text = _printed(node, argv)
+        return lustre_layout.explain(text, " ".join(argv)) if lustre_layout.detect(text) else []
+    if kind.startswith("beegfs"):
+        for argv in (
+            ["beegfs", "entry", "info", "--retro", target.path],
+            ["beegfs-ctl", "--getentryinfo", target.path],
+        ):
+            text = _printed(node, argv)
+            if beegfs.detect_entry(text):
+                return beegfs.explain_entry(text, " ".join(argv))
+    return []
+
+
+def check_clients(node: Node, _target: Target) -> list[Finding]:
+    """C17: the connections of BeeGFS clients, and the mounts of WekaFS."""
+    found: list[Finding] = []
+    for client in _names(node, _BEEGFS):
+        for name in ("storage_nodes", "meta_nodes", "mgmt_nodes"):
+            path = f"{_BEEGFS}/{client}/{name}"
+            text = node.read(path)
+            if isinstance(text, str) and text.strip():
+                found += beegfs.explain_nodes(text, path)
+    weka = node.read(_WEKA)
+    if isinstance(weka, str) and fs_magic.detect_weka(weka):
+        found += fs_magic.explain_weka(weka, _WEKA)
+    return fold(found)
+
+
+def beegfs_rdma(node: Node) -> bool | None:
+    """Whether BeeGFS reads over RDMA; None where there are no connections or they cannot be seen."""
+    nodes: dict[str, str] = {}
+    for client in _names(node, _BEEGFS):
+        text = node.read(f"{_BEEGFS}/{client}/storage_nodes")
+        if isinstance(text, str):
+            nodes |= {f"{client}/{name}": links for name, links in beegfs.parse_nodes(text).items()}
+    return beegfs.all_rdma(nodes)
+
+
+def _printed(node: Node, argv: list[str]) -> str:
+    out = node.run(argv)
+    return "" if isinstance(out, Missing) or out.status != 0 else out.stdout
+
+
+def _mounted(node: Node, fs_type: str) -> bool:
+    text = node.read(MOUNTINFO)
+    return isinstance(text, str) and any(mount.fs_type == fs_type for mount in parse_mountinfo(text))
+
+
+def _names(node: Node, folder: str) -> tuple[str, ...]:
+    names = node.listing(folder)
+    return () if isinstance(names, Missing) else names
+
+
+KINDS: Final = (
+    Kind("mountinfo", mounts.detect, mounts.explain),
+    Kind("mountstats", mountstats.detect, mountstats.explain, mountstats.compare),
+    Kind("lfs-getstripe", lustre_layout.detect, lustre_layout.explain),
+    Kind("lfs-df", lustre.detect_df, lustre.explain_df),
+    Kind("llite-stats", lustre.detect_stats, lustre.explain_stats, lustre.compare_stats),
+    Kind("lnetctl", lustre.detect_lnet, lustre.explain_lnet),
+    Kind("beegfs-entryinfo", beegfs.detect_entry, beegfs.explain_entry),
+    Kind("beegfs-nodes", beegfs.detect_nodes, beegfs.explain_nodes),
+    Kind("wekafs", fs_magic.detect_weka, fs_magic.explain_weka),
+    Kind("statfs", fs_magic.detect_magic, fs_magic.explain_magic),
+)
+
+CHECKS: Final = (
+    Check("C02", "path", check_path, per_target=True),
+    Check("C15", "mounts", check_mounts),
+    Check("C16", "Lustre", check_lustre),
+    Check("C16", "layout", check_layout, per_target=True),
+    Check("C17", "BeeGFS and WekaFS", check_clients),
+)
+
+SUBJECT: Final = Subject("filesystem", ids=filesystem_ids.IDS, kinds=KINDS, checks=CHECKS)
