@@ -19,6 +19,7 @@ _TARGETS: Final = re.compile(
 )
 _TARGET: Final = re.compile(r"^\s+\+?\s*\d+ @ (\S+)")
 _NODE: Final = re.compile(r"^(\S.*?)\s+\[ID:\s*\d+\]\s*$")
+_SECTION: Final = re.compile(r"^(mgmt_nodes|meta_nodes|storage_nodes)\s*$")
 _CONNECTIONS: Final = re.compile(r"^\s+Connections:\s*(.*)$")
 _LINK: Final = re.compile(r"([A-Za-z]+):\s*(\d{1,6})\s*\(([^)]*)\)")
 
@@ -62,14 +63,17 @@ def _size(text: str) -> str:
 
 
 def parse_nodes(text: str) -> dict[str, str]:
-    """The connections of each node, as they are printed."""
+    """The connections of each node, as they are printed. Those to the management node are never RDMA: passed over."""
     found: dict[str, str] = {}
-    name = ""
+    name, management = "", False
     for line in text.splitlines():
         node, links = _NODE.match(line), _CONNECTIONS.match(line)
-        if node:
+        section = _SECTION.match(line)
+        if section:
+            management = section[1] == "mgmt_nodes"
+        elif node:
             name = node[1]
-        elif links and name:
+        elif links and name and not management:
             found[name] = links[1].strip()
             name = ""
     return found

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
-from stoker.doctor import beegfs, filesystem_ids, fs_magic, lustre, lustre_layout, mounts, mountstats
+from stoker.doctor import beegfs, filesystem_ids, fs_magic, lustre, lustre_layout, lustre_params, mounts, mountstats
 from stoker.doctor import filesystem_ids as ids
 from stoker.doctor.check import Check, Target
 from stoker.doctor.finding import Evidence, Finding
@@ -75,20 +76,35 @@ def _once(every: list[Mount]) -> list[Mount]:
     return list(best.values())
 
 
-def check_lustre(node: Node, _target: Target) -> list[Finding]:
-    """C16: a Lustre client's interfaces, targets and operations, where one is mounted."""
-    if not _mounted(node, "lustre"):
+def check_lnet(node: Node, _target: Target) -> list[Finding]:
+    """C16: the interfaces of a Lustre client, where one is mounted."""
+    return _asked(node, ["lnetctl", "net", "show", "-v", "3"], lustre.detect_lnet, lustre.explain_lnet)
+
+
+def check_lustre_client(node: Node, _target: Target) -> list[Finding]:
+    """C16: what a Lustre client did, where one is mounted."""
+    return _asked(node, ["lctl", "get_param", "llite.*.stats"], lustre.detect_stats, lustre.explain_stats)
+
+
+def check_lustre_settings(node: Node, _target: Target) -> list[Finding]:
+    """C16: the settings of a Lustre client, where one is mounted."""
+    return _asked(node, ["lctl", "get_param", *lustre_params.ASKED], lustre_params.detect, lustre_params.explain)
+
+
+def check_lustre_targets(node: Node, _target: Target) -> list[Finding]:
+    """C16: the targets of a Lustre file system, where one is mounted; it waits for those that do not answer."""
+    return _asked(node, ["lfs", "df"], lustre.detect_df, lustre.explain_df)
+
+
+def _asked(
+    node: Node, argv: list[str], detect: Callable[[str], bool], explain: Callable[[str, str], list[Finding]]
+) -> list[Finding]:
+    """What a tool of Lustre prints, if a Lustre is mounted. Without rights some print nothing: then nothing is said."""
+    text = node.read(MOUNTINFO)
+    if isinstance(text, Missing) or all(mount.fs_type != "lustre" for mount in parse_mountinfo(text)):
         return []
-    found: list[Finding] = []
-    for argv, read in (
-        (["lnetctl", "net", "show", "-v", "3"], lustre.explain_lnet),
-        (["lctl", "get_param", "llite.*.stats"], lustre.explain_stats),
-        (["lfs", "df"], lustre.explain_df),
-    ):
-        text = _printed(node, argv)
-        if text.strip():
-            found += read(text, " ".join(argv))
-    return found
+    printed = _printed(node, argv)
+    return explain(printed, " ".join(argv)) if detect(printed) else []
 
 
 def check_layout(node: Node, target: Target) -> list[Finding]:
@@ -114,7 +130,7 @@ def check_clients(node: Node, _target: Target) -> list[Finding]:
     """C17: the connections of BeeGFS clients, and the mounts of WekaFS."""
     found: list[Finding] = []
     for client in _names(node, _BEEGFS):
-        for name in ("storage_nodes", "meta_nodes", "mgmt_nodes"):
+        for name in ("storage_nodes", "meta_nodes"):
             path = f"{_BEEGFS}/{client}/{name}"
             text = node.read(path)
             if isinstance(text, str) and text.strip():
@@ -140,11 +156,6 @@ def _printed(node: Node, argv: list[str]) -> str:
     return "" if isinstance(out, Missing) or out.status != 0 else out.stdout
 
 
-def _mounted(node: Node, fs_type: str) -> bool:
-    text = node.read(MOUNTINFO)
-    return isinstance(text, str) and any(mount.fs_type == fs_type for mount in parse_mountinfo(text))
-
-
 def _names(node: Node, folder: str) -> tuple[str, ...]:
     names = node.listing(folder)
     return () if isinstance(names, Missing) else names
@@ -156,6 +167,7 @@ KINDS: Final = (
     Kind("lfs-getstripe", lustre_layout.detect, lustre_layout.explain),
     Kind("lfs-df", lustre.detect_df, lustre.explain_df),
     Kind("llite-stats", lustre.detect_stats, lustre.explain_stats, lustre.compare_stats),
+    Kind("lustre-settings", lustre_params.detect, lustre_params.explain),
     Kind("lnetctl", lustre.detect_lnet, lustre.explain_lnet),
     Kind("beegfs-entryinfo", beegfs.detect_entry, beegfs.explain_entry),
     Kind("beegfs-nodes", beegfs.detect_nodes, beegfs.explain_nodes),
@@ -166,7 +178,10 @@ KINDS: Final = (
 CHECKS: Final = (
     Check("C02", "path", check_path, per_target=True),
     Check("C15", "mounts", check_mounts),
-    Check("C16", "Lustre", check_lustre),
+    Check("C16", "LNet", check_lnet),
+    Check("C16", "Lustre client", check_lustre_client),
+    Check("C16", "Lustre settings", check_lustre_settings),
+    Check("C16", "Lustre targets", check_lustre_targets),
     Check("C16", "layout", check_layout, per_target=True),
     Check("C17", "BeeGFS and WekaFS", check_clients),
 )

@@ -204,6 +204,12 @@ LUSTRE_IO = FindingId(
     "It is what the job sees, page cache included.",
     "nothing is to be done",
 )
+LUSTRE_SETTINGS = FindingId(
+    "lustre-settings",
+    "Settings of a Lustre client: requests at once to a target, reading ahead of data and of attributes.",
+    "Few requests at once, or no reading ahead, leave the servers idle.",
+    "lctl set_param osc.*.max_rpcs_in_flight=32 llite.*.statahead_max=128 llite.*.max_read_ahead_mb=256, as root",
+)
 LNET = FindingId(
     "lnet-interfaces",
     "The network interfaces of LNet and their health (1000 is full; 0@lo shows 0 by nature).",

@@ -17,7 +17,7 @@ from stoker.doctor.operation_mix import OperationMix, judge_mix
 from stoker.doctor.texts import real, whole
 
 _TARGET: Final = re.compile(
-    r"^(\S*(?:OST|MDT)[0-9a-f]{4}\S*)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\d{1,3})%\s+(\S+?)\[(?:OST|MDT):\d+\s*([A-Za-z]*)\]\s*$"
+    r"^(\S*(?:OST|MDT)[0-9a-f]{4}\S*)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\d{1,3})%\s+(\S+?)\[(?:OST|MDT):\d+\s*([A-Za-z]*)\]\s*([A-Za-z]*)$"
 )
 _TARGET_OFF: Final = re.compile(r"^(\S*(?:OST|MDT)[0-9a-f]{4}\S*)\s*:\s*(\S.*)$")
 _FLAGS: Final = {"D": "degraded", "R": "read-only", "S": "out of space", "I": "out of inodes"}
@@ -29,6 +29,7 @@ _STATS_HEAD: Final = re.compile(r"^llite\.(\S+)\.stats\s*=")
 _CLIENT: Final = ("open", "close", "getattr", "setattr", "lookup", "read_bytes", "write_bytes", "mmap", "seek")
 _DATA: Final = ("read", "write")
 _NOT_OPERATIONS: Final = ("read_bytes", "write_bytes", "snapshot_time", "ioctl", "seek", "page_fault", "fault")
+_MICROSECONDS: Final = ("usec", "usecs")
 _HEALTHY: Final = 1000
 
 
@@ -47,7 +48,7 @@ def explain_df(text: str, source: str) -> list[Finding]:
         if target:
             name, percent = target[1].removesuffix("_UUID"), int(target[5])
             used[name] = (percent, evidence)
-            marks = [_FLAGS[c] for c in target[7] if c in _FLAGS]
+            marks = [_FLAGS[c] for c in target[7] + target[8] if c in _FLAGS]
             if percent >= _FULL_PERCENT:
                 what = f"{percent}% full: the allocator passes it over, and writes to it fail"
                 found.append(ids.LUSTRE_TARGET_FULL.warn(name, what, evidence))
@@ -121,13 +122,13 @@ def _work(subject: str, counters: dict[str, ClientCounter], source: str, between
     if sizes and sizes.count and sizes.total is not None:
         what = f"{sizes.total / sizes.count / 1e6:.2f} MB a read"
         lines = [Evidence(sizes.line, source)]
-        if times and times.count and times.total is not None and times.unit == "usecs":
+        if times and times.count and times.total is not None and times.unit in _MICROSECONDS:
             what = f"read: {times.total / times.count / 1000:.1f} ms mean, {what}"
             lines.append(Evidence(times.line, source))
         if between_s and between_s > 0:
             what += f", {sizes.total / between_s / 1e9:.2f} GB/s"
         opened = counters.get("open")
-        if opened and opened.count and opened.total is not None and opened.unit == "usecs":
+        if opened and opened.count and opened.total is not None and opened.unit in _MICROSECONDS:
             what += f"; open: {opened.total / opened.count / 1000:.1f} ms mean"
             lines.append(Evidence(opened.line, source))
         found.append(ids.LUSTRE_IO.info(subject, what, *lines, fix=""))
@@ -138,7 +139,7 @@ def client_mix(counters: dict[str, ClientCounter]) -> OperationMix:
     """Data and metadata operations, with their times where they are kept (since Lustre 2.13 or so)."""
 
     def time(names: Sequence[str]) -> int:
-        return sum(counters[n].total or 0 for n in names if counters[n].unit == "usecs")
+        return sum(counters[n].total or 0 for n in names if counters[n].unit in _MICROSECONDS)
 
     data = [name for name in _DATA if name in counters]
     sized = [counters[n].count for n in ("read_bytes", "write_bytes") if n in counters and n[:-6] not in data]

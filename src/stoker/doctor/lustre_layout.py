@@ -18,6 +18,7 @@ from stoker.doctor.texts import whole
 _PAIR: Final = re.compile(r"(l[a-z]+_[a-z_.]+|stripe_count|stripe_size|stripe_offset|pattern):\s*(\S+)")
 _COUNT: Final = re.compile(r"\b(?:lmm_)?stripe_count:\s*-?\d")
 _PATTERNS: Final = ("raid0", "mdt", "overstriped", "released", "compat", "foreign", "parity")
+_NUMBERED: Final = {"1": "raid0", "100": "mdt"}  # as Lustre before 2.11 prints them
 _SMALL_BYTES: Final = 1 << 20
 
 
@@ -90,7 +91,7 @@ def _add(layout: Layout, key: str, value: str, line: str) -> None:
     elif key == "stripe_size":
         part.stripe_size_bytes = whole(value)
     elif key == "pattern":
-        part.pattern = tuple(value.split(","))
+        part.pattern = tuple(_NUMBERED.get(word, word) for word in value.split(","))
 
 
 def explain(text: str, source: str) -> list[Finding]:
@@ -132,7 +133,9 @@ def _stripes(subject: str, layout: Layout, lines: list[Evidence]) -> list[Findin
     later = [part for part in layout.components if not part.in_use]
     unused = f"; component from {_size(later[0].start)} on is not in use yet" if later else ""
     if count == 0:
-        return []  # all that is in use lies on the metadata target: said above, and no error
+        if any("mdt" in part.pattern for part in layout.components if part.in_use):
+            return []  # all that is in use lies on the metadata target: said above, and no error
+        return [ids.LUSTRE_STRIPES.info(subject, "the default of the file system", *lines, fix="")]
     if count == 1 and not later:
         what = "one storage target holds all of it: a large file that many read is bound to it"
         return [ids.LUSTRE_ONE_STRIPE.warn(subject, what, *lines)]

@@ -159,6 +159,8 @@ def explain_export(text: str, source: str) -> list[Finding]:
     name = f"md {values['MD_NAME']}" if values.get("MD_NAME") else "md array"
     roles = {k: v for k, v in values.items() if k.startswith("MD_DEVICE_") and k.endswith("_ROLE")}
     lines = [Evidence(f"{k}={v}", source) for k, v in values.items() if k in ("MD_LEVEL", "MD_DEVICES") or k in roles]
+    if level == "container":
+        return [ids.CONTAINER.info(name, "a container of external metadata", *lines, fix="")]
     if count is None or not _LEVEL.fullmatch(level) or not roles:
         first = lines or [Evidence(next(iter(text.splitlines()), ""), source)]
         return [LINE_UNKNOWN.unknown(name, "level or members are not told", *first)]

@@ -23,6 +23,7 @@ PSEUDO: Final = re.compile(
 )
 MEMORY: Final = ("tmpfs", "ramfs")
 SHM: Final = "/dev/shm"  # noqa: S108 - the name of a mount
+_SYSTEM: Final = re.compile(r"/(?:run|dev|sys|proc|var/run|var/lib)(?:/|$)")
 _SHM_LITTLE_BYTES: Final = 64 << 20
 _RSIZE_BYTES: Final = 1 << 20
 _MAX_READ_BYTES: Final = 1 << 20
@@ -39,15 +40,18 @@ def detect(text: str) -> bool:
 
 
 def explain(text: str, source: str) -> list[Finding]:
-    """What all mounts say; those of the kernel itself are passed over, and memory but for /dev/shm."""
+    """What all mounts say; those of the kernel and of system services are passed over."""
     mounts = parse_mountinfo(text)
     known = {mount.line for mount in mounts}
     strange = [line for line in text.splitlines() if line.strip() and line.strip() not in known]
     found = [LINE_UNKNOWN.unknown("mountinfo", "a line is not understood", Evidence(s, source)) for s in strange[:3]]
     for mount in mounts:
-        if mount.fs_type not in MEMORY or mount.point == SHM:
+        if mount.fs_type not in MEMORY or mount.point == SHM or not _SYSTEM.match(mount.point):
             found += judge(mount, source, device_of(mount))
-    return found or [ids.LOCAL.info("mounts", "only file systems of the kernel itself", Evidence("", source), fix="")]
+    if found or not mounts:
+        return found or [LINE_UNKNOWN.unknown("mountinfo", "no mount is told", Evidence("", source))]
+    line = Evidence(mounts[0].line, source)
+    return [ids.LOCAL.info("mounts", "only those of the kernel and of system services", line, fix="")]
 
 
 def device_of(mount: Mount) -> BlockDevice | None:

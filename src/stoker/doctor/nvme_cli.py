@@ -21,12 +21,16 @@ _POLICY_LINE: Final = re.compile(r"^\s+iopolicy=(\S+)\s*$")
 _NO_SCAN: Final = re.compile(
     r"^(?:[\w-]+: )?failed to scan (?:nvme )?(?:topology|subsystems?|namespaces?|ctrls?)\b", re.IGNORECASE
 )
+_TABLE_HEAD: Final = re.compile(r"^Node\s.*\bModel\b.*\bNamespace\b")
+_TABLE_ROW: Final = re.compile(r"^/dev/(nvme\d{1,6}n\d{1,6})\s")
 _STATES: Final = ("live", "new", "resetting", "connecting", "deleting", "dead")
 
 
 def detect_list(text: str) -> bool:
-    """Whether it is `nvme list -o json`."""
+    """Whether it is `nvme list`."""
     value = value_of(text)
+    if value is None:
+        return bool(_rows(text))
     devices = objects(value.get("Devices")) if isinstance(value, dict) else []
     known = ("DevicePath", "Subsystems", "Controllers", "SubsystemNQN")
     if isinstance(value, dict) and value.get("Devices") == []:
@@ -51,16 +55,36 @@ def _complaint(lines: list[str]) -> str:
     return left[0] if len(left) == 1 and _NO_SCAN.match(left[0].strip()) else ""
 
 
+def _rows(text: str) -> list[tuple[str, str]]:
+    """Device and line of each row of `nvme list` as a table; nothing without its head."""
+    lines = text.splitlines()
+    if not any(_TABLE_HEAD.match(line) for line in lines):
+        return []
+    return [(match[1], line) for line in lines if (match := _TABLE_ROW.match(line))]
+
+
+def _table(rows: list[tuple[str, str]], source: str) -> list[Finding]:
+    names, lines = ", ".join(name for name, _ in rows), [Evidence(line, source) for _, line in rows]
+    what = f"whether {names} are local or remote is not told"
+    return [
+        ids.NAMESPACES.info("NVMe", f"{len(rows)} namespaces: {names}", *lines, fix=""),
+        ids.TRANSPORT_HIDDEN.unknown("NVMe", what, *lines),
+    ]
+
+
 def explain_list(text: str, source: str) -> list[Finding]:
     """Namespaces, and where the output has them, subsystems and paths."""
     value = value_of(text)
+    if value is None and _rows(text):
+        return _table(_rows(text), source)
     if not isinstance(value, dict) or not isinstance(value.get("Devices"), list):
         return [_not_json(text, source)]
     if not value["Devices"]:
         return [ids.NONE.info("NVMe", "no namespace is listed", Evidence(line_of(text, '"Devices"'), source))]
     nested = [_nested(item, text, source) for item in with_key(value["Devices"], "Controllers")]
     flat = [item for item in objects(value["Devices"]) if "DevicePath" in item]
-    return [*judge([s for s in nested if s.controllers]), *_flat(flat, text, source)]
+    found = [*judge([s for s in nested if s.controllers]), *_flat(flat, text, source)]
+    return found or [_not_json(text, source)]
 
 
 def explain_subsystems(text: str, source: str) -> list[Finding]:

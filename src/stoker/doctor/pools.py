@@ -16,6 +16,7 @@ from stoker.doctor.kinds import LINE_UNKNOWN
 
 _GOOD: Final = ("ONLINE", "HEALTHY", "AVAIL", "INUSE")
 _BAD: Final = ("DEGRADED", "FAULTED", "OFFLINE", "REMOVED", "UNAVAIL", "SUSPENDED", "SPLIT")
+_GROUPS: Final = ("vdevs", "logs", "special", "dedup", "l2cache", "spares")
 _COUNTERS: Final = ("read_errors", "write_errors", "checksum_errors")
 _BTRFS: Final = re.compile(r"^\[(.+)\]\.(\w+_errs)\s+(\S+)\s*$")
 _MAX_DEPTH: Final = 32
@@ -63,7 +64,8 @@ def _pool(name: str, pool: dict[str, Any], text: str, source: str) -> list[Findi
     if lost:
         line = Evidence(line_of(text, '"error_count"', word(pool, "error_count")), source)
         found.append(ids.DATA_LOST.fail(subject, f"{lost:.0f} data errors", line))
-    found += _devices(subject, pool.get("vdevs"), text, source)
+    for group in _GROUPS:
+        found += _devices(subject, pool.get(group), text, source)
     return [*found, ids.NOT_DIRECT.info(subject, "ZFS: GPUDirect never takes it", line)]
 
 

@@ -37,3 +37,9 @@ def test_a_folder_tells_only_what_is_wanted_and_another_form_is_unknown(said):
     assert said(found) == {("beegfs-stripes", "info")}
     assert found[0].what == "8 targets are wanted, pattern RAID0, chunk 1 MiB"
     assert said(beegfs.explain_entry(head + "+ Targets: all\n", "given")) == {("line-not-understood", "unknown")}
+
+
+def test_the_management_node_is_reached_by_tcp_without_blame(said):
+    text = "mgmt_nodes\n==========\nm1 [ID: 1]\n   Connections: TCP: 1 (192.0.2.1:8008); \n\n"
+    text += "storage_nodes\n=============\ns1 [ID: 1]\n   Connections: RDMA: 1 (192.0.2.1:8003); \n"
+    assert said(beegfs.explain_nodes(text, "given")) == {("beegfs-connections", "ok")}

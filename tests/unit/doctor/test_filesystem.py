@@ -97,19 +97,24 @@ def test_a_lustre_client_is_asked_for_what_it_may_tell(make_node, sample, said):
     node = node_of(make_node)
     node.commands = {
         "lnetctl net show -v 3": Output(sample("fs/lnetctl-net-show-healthy.yaml")),
+        "lctl get_param osc.*.max_rpcs_in_flight llite.*.statahead_max llite.*.max_read_ahead_mb": Output(
+            "llite.fs-ffff.statahead_max=0\n"
+        ),
         "lctl get_param llite.*.stats": Output("", "error: permission denied", 1),
         "lfs df": Output(sample("fs/lfs-df.txt")),
         "lfs getstripe -d /lustre/f": Output(sample("fs/lfs-getstripe-plain.txt")),
     }
-    assert said(filesystem.check_lustre(node, Target())) == {
-        ("lnet-interfaces", "ok"),
+    assert said(filesystem.check_lnet(node, Target())) == {("lnet-interfaces", "ok")}
+    assert said(filesystem.check_lustre_client(node, Target())) == set()
+    assert said(filesystem.check_lustre_settings(node, Target())) == {("lustre-settings", "warn")}
+    assert said(filesystem.check_lustre_targets(node, Target())) == {
         ("lustre-target-full", "warn"),
         ("lustre-target-inactive", "warn"),
     }
     (layout,) = filesystem.check_layout(node, Target("/lustre/f"))
     assert (layout.id, layout.evidence[0].source) == ("lustre-one-stripe", "lfs getstripe -d /lustre/f")
     node.files[INFO] = "1 0 259:0 / / rw - xfs /dev/nvme0n1 rw\n"
-    assert filesystem.check_lustre(node, Target()) == []
+    assert filesystem.check_lnet(node, Target()) == filesystem.check_lustre_targets(node, Target()) == []
     assert filesystem.check_layout(node, Target("/lustre/f")) == []
 
 

@@ -31,6 +31,8 @@ def component(number, flags, count, pattern="raid0", start=0, size=4194304):
         ("/l/f\n" + component(1, "init,stale", 8) + component(2, "init", 1), {("lustre-stripes", "ok")}),
         ("/l/f\n" + component(1, "init", 4, "raid0,overstriped"), {("lustre-stripes", "ok")}),
         ("/l/f\n" + component(1, "init", 4, "raid0,released"), {("lustre-stripes", "ok"), ("lustre-released", "warn")}),
+        ("/l/d\nstripe_count: 0 stripe_size: 0 stripe_offset: -1\n", {("lustre-stripes", "info")}),
+        ("/l/f\nlmm_stripe_count: 4\nlmm_pattern: 1\n", {("lustre-stripes", "ok")}),
         ("/l/f\n" + component(1, "init", 4, "raid9"), {("line-not-understood", "unknown")}),
         ("/l/f\n" + component(1, "init", "some"), {("line-not-understood", "unknown")}),
     ],

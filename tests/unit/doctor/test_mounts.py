@@ -69,6 +69,12 @@ def test_shared_memory_of_64_mib_is_too_little(options, severity):
     assert (found.id, str(found.severity)) == ("fs-shm", severity)
 
 
+def test_memory_is_told_where_a_job_may_use_it():
+    points = ("/run/lock", "/sys/fs/cgroup", "/var/lib/x", "/mnt/ram")
+    found = mounts.explain("".join(f"1 0 0:9 / {p} rw - tmpfs tmpfs rw\n" for p in points), "given")
+    assert [(f.subject, f.id) for f in found] == [("/mnt/ram", "fs-in-memory")]
+
+
 def test_a_line_of_another_form_is_unknown_and_quoted():
     found = mounts.explain("1 0 0:9 / /m rw - xfs /dev/x rw\n2 0 what\n3 0 0:9 / /n rw - proc p rw\n", "given")
     assert [(f.id, f.evidence[0].line) for f in found if str(f.severity) == "unknown"] == [

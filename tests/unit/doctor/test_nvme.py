@@ -186,3 +186,21 @@ def test_the_transports_of_live_paths_reach_the_rules_of_gpudirect(make_node):
     files[f"{base}/nvme2/state"] = "dead"
     assert read_driver(make_node(files=files)).transports["nvme1n1"] == "rdma"
     assert read_driver(make_node(files={base: Missing("permission denied")})).transports == {}
+
+
+def test_the_table_of_nvme_list_names_namespaces_but_no_transport(said):
+    text = (
+        "Node          Generic     SN    Model    Namespace  Usage              Format         FW Rev\n"
+        "------------- ----------- ----- -------- ---------- ------------------ -------------- ------\n"
+        "/dev/nvme3n1  /dev/ng3n1  S1    DISK     0x1        1.20 TB / 3.84 TB  512 B + 0 B    1.0\n"
+    )
+    assert nvme_cli.detect_list(text)
+    found = nvme_cli.explain_list(text, "given")
+    assert said(found) == {("nvme-namespaces", "info"), ("nvme-transport-not-told", "unknown")}
+    assert found[0].what == "1 namespaces: nvme3n1"
+
+
+def test_a_list_whose_devices_have_no_known_key_is_unknown(said):
+    assert said(nvme_cli.explain_list('{"Devices": [{"Disk": "nvme0n1"}]}', "x")) == {
+        ("line-not-understood", "unknown")
+    }

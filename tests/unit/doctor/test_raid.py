@@ -98,6 +98,7 @@ def test_an_export_without_a_member_is_degraded_and_one_without_roles_is_unknown
     found = mdstat.explain_export(head + "MD_DEVICE_a_ROLE=0\nMD_DEVICE_b_ROLE=spare\n", "given")
     assert said(found) == {("raid-degraded", "fail"), ("raid-not-direct", "info")}
     assert said(mdstat.explain_export(head, "given")) == {("line-not-understood", "unknown")}
+    assert said(mdstat.explain_export("MD_LEVEL=container\nMD_DEVICES=2\n", "x")) == {("raid-container", "info")}
 
 
 def pool(state="ONLINE", leaf="ONLINE", errors=0, **more):
