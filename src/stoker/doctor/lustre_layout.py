@@ -37,10 +37,11 @@ class Component:
 
 @dataclass
 class Layout:
-    """The layout of one file or folder."""
+    """The layout of one file or folder. `told_count`: how many components it says that it has."""
 
     path: str
     components: list[Component] = field(default_factory=list)
+    told_count: int | None = None
 
     @property
     def stripe_count(self) -> int | None:
@@ -74,6 +75,9 @@ def parse(text: str) -> list[Layout]:
 
 def _add(layout: Layout, key: str, value: str, line: str) -> None:
     parts = layout.components
+    if key == "lcm_entry_count":
+        layout.told_count = whole(value)
+        return
     if key == "lcme_id" or (key == "stripe_count" and not parts) or (not parts and key.startswith("lcme_")):
         parts.append(Component(line))
     if not parts:
@@ -127,7 +131,10 @@ def judge(layout: Layout, source: str) -> list[Finding]:
 
 
 def _stripes(subject: str, layout: Layout, lines: list[Evidence]) -> list[Finding]:
-    count = layout.stripe_count
+    count, told = layout.stripe_count, layout.told_count
+    if told is not None and len(layout.components) < told:
+        what = f"only {len(layout.components)} of its {told} components are here"
+        return [LINE_UNKNOWN.unknown(subject, what, *lines)]
     if count is None:
         return [LINE_UNKNOWN.unknown(subject, "its number of stripes is not told", *lines)]
     later = [part for part in layout.components if not part.in_use]

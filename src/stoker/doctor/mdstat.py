@@ -119,6 +119,7 @@ def judge(array: Array, source: str) -> list[Finding]:
         found.append(ids.NOT_DIRECT.info(array.name, f"{array.level}: GPUDirect takes only RAID 0", lines[0]))
     if array.level in ("raid0", "linear"):
         what = f"{array.level} of {len(array.members)}: one lost member loses all"
+        what += "; the only level that GPUDirect takes" if array.level == "raid0" else ""
         found.append(ids.NO_REDUNDANCY.info(array.name, what, lines[0]))
     return found
 
@@ -171,7 +172,11 @@ def explain_export(text: str, source: str) -> list[Finding]:
     found = [ids.HEALTHY.ok(name, what, *lines) if active >= count else ids.DEGRADED.fail(name, what, *lines)]
     if level == "raid0":
         found.append(ids.UDEV.info(name, "udev must import this for cuFile to know the volume", lines[0]))
-        found.append(ids.NO_REDUNDANCY.info(name, f"{level} of {count}: one lost member loses all", lines[0]))
+        found.append(
+            ids.NO_REDUNDANCY.info(
+                name, f"{level} of {count}: one lost member loses all; the only level that GPUDirect takes", lines[0]
+            )
+        )
     else:
         found.append(ids.NOT_DIRECT.info(name, f"{level}: GPUDirect takes only RAID 0", lines[0]))
     return found

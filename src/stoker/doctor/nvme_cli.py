@@ -7,13 +7,14 @@ flat one. Source: nvme-print-json.c of nvme-cli v1.16, v2.0 to v2.16, v3.0-rc1.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any, Final
 
 from stoker.doctor import nvme_ids as ids
 from stoker.doctor.finding import Evidence, Finding
 from stoker.doctor.json_text import line_of, number, objects, value_of, with_key, word
 from stoker.doctor.kinds import LINE_UNKNOWN
-from stoker.doctor.nvme_facts import TRANSPORTS, Controller, Subsystem, judge
+from stoker.doctor.nvme_facts import DISCOVERY_NQN, TRANSPORTS, Controller, Subsystem, judge
 
 _SUBSYSTEM_LINE: Final = re.compile(r"^(nvme-subsys\d{1,6}) - NQN=(\S+)\s*$")
 _PATH_LINE: Final = re.compile(r"^\s*\+-\s+(nvme\d{1,6})\s+(\S+)\s+(.*)$")
@@ -92,6 +93,9 @@ def explain_subsystems(text: str, source: str) -> list[Finding]:
     value = value_of(text)
     if value is not None:
         found = [_listed(item, text, source) for item in with_key(value, "Paths")]
+        if found and all(s.discovery for s in found):
+            line = Evidence(line_of(text, '"NQN"'), source)
+            return [ids.NONE.info("NVMe", "only discovery controllers are listed", line, fix="")]
         return judge([s for s in found if s.controllers]) or [_not_json(text, source)]
     complaint = _complaint(text.splitlines())
     if complaint:
@@ -122,7 +126,8 @@ def _nested(item: dict[str, Any], text: str, source: str) -> Subsystem:
         doors.append(Controller(name, transport, line, word(door, "Address"), word(door, "State"), ana))
         spaces += [word(space, "NameSpace") for space in objects(door.get("Namespaces"))]
     names = tuple(dict.fromkeys(space for space in spaces if space))
-    return Subsystem(word(item, "Subsystem", "Name"), tuple(doors), word(item, "SubsystemNQN", "NQN"), namespaces=names)
+    name, nqn = word(item, "Subsystem", "Name"), word(item, "SubsystemNQN", "NQN")
+    return Subsystem(name, tuple(doors), nqn, namespaces=names, discovery=nqn == DISCOVERY_NQN)
 
 
 def _listed(item: dict[str, Any], text: str, source: str) -> Subsystem:
@@ -135,7 +140,9 @@ def _listed(item: dict[str, Any], text: str, source: str) -> Subsystem:
         doors.append(Controller(name, word(path, "Transport"), line, word(path, "Address"), word(path, "State"), ana))
     policy = word(item, "IOPolicy")
     line = _evidence(text, source, "IOPolicy", policy)
-    return Subsystem(word(item, "Name"), tuple(doors), word(item, "NQN"), policy, line)
+    name, nqn = word(item, "Name"), word(item, "NQN")
+    discovery = nqn == DISCOVERY_NQN or word(item, "Type") == "discovery"
+    return Subsystem(name, tuple(doors), nqn, policy, line, discovery=discovery)
 
 
 def parse_text(text: str, source: str) -> list[Subsystem]:
@@ -145,13 +152,12 @@ def parse_text(text: str, source: str) -> list[Subsystem]:
         head, path, policy = _SUBSYSTEM_LINE.match(line), _PATH_LINE.match(line), _POLICY_LINE.match(line)
         last = found[-1] if found else None
         if head:
-            found.append(Subsystem(head[1], (), head[2]))
+            found.append(Subsystem(head[1], (), head[2], discovery=head[2] == DISCOVERY_NQN))
         elif last and policy:
             evidence = Evidence(line, source)
-            found[-1] = Subsystem(last.name, last.controllers, last.nqn, policy[1], evidence)
+            found[-1] = replace(last, io_policy=policy[1], policy_evidence=evidence)
         elif last and path:
-            doors = (*last.controllers, _path(path, Evidence(line, source)))
-            found[-1] = Subsystem(last.name, doors, last.nqn, last.io_policy, last.policy_evidence)
+            found[-1] = replace(last, controllers=(*last.controllers, _path(path, Evidence(line, source))))
     return [s for s in found if s.controllers]
 
 

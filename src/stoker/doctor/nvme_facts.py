@@ -13,6 +13,7 @@ from stoker.doctor.finding import Evidence, Finding
 from stoker.doctor.kinds import LINE_UNKNOWN
 
 FABRICS: Final = ("rdma", "tcp", "fc", "loop")
+DISCOVERY_NQN: Final = "nqn.2014-08.org.nvmexpress.discovery"
 TRANSPORTS: Final = ("pcie", *FABRICS)
 _ANA: Final = ("optimized", "non-optimized", "inaccessible", "persistent-loss", "change")
 
@@ -36,7 +37,10 @@ class Controller:
 
 @dataclass(frozen=True)
 class Subsystem:
-    """What a controller is a door to: a drive, or a remote target."""
+    """What a controller is a door to: a drive, or a remote target.
+
+    `discovery`: it only tells which targets there are, and never carries I/O.
+    """
 
     name: str
     controllers: tuple[Controller, ...]
@@ -44,6 +48,7 @@ class Subsystem:
     io_policy: str = ""
     policy_evidence: Evidence | None = None
     namespaces: tuple[str, ...] = ()
+    discovery: bool = False
 
     @property
     def fabric(self) -> bool:
@@ -62,6 +67,8 @@ def judge(subsystems: list[Subsystem]) -> list[Finding]:
     found: list[Finding] = []
     local: list[Subsystem] = []
     for subsystem in subsystems:
+        if subsystem.discovery:
+            continue
         found += _strange(subsystem)
         found += _states(subsystem)
         if subsystem.fabric:

@@ -13,14 +13,14 @@ from typing import Final
 from stoker.doctor import nvme_ids as ids
 from stoker.doctor.finding import Evidence, Finding
 from stoker.doctor.kinds import LINE_UNKNOWN
-from stoker.doctor.nvme_facts import FABRICS, Controller, Subsystem
+from stoker.doctor.nvme_facts import DISCOVERY_NQN, FABRICS, Controller, Subsystem
 from stoker.doctor.texts import whole
 
 CONTROLLERS: Final = "/sys/class/nvme"
 SUBSYSTEMS: Final = "/sys/class/nvme-subsystem"
 PCI: Final = "/sys/bus/pci/devices"
 MULTIPATH: Final = "/sys/module/nvme_core/parameters/multipath"
-ATTRIBUTES: Final = ("transport", "address", "state", "numa_node", "queue_count", "model")
+ATTRIBUTES: Final = ("transport", "address", "state", "numa_node", "queue_count", "model", "cntrltype", "subsysnqn")
 LINK: Final = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width")
 QUEUE: Final = ("scheduler", "read_ahead_kb", "nr_requests", "max_sectors_kb", "max_hw_sectors_kb")
 _NAMESPACE: Final = re.compile(r"nvme(\d{1,6})(?:c\d{1,6})?n(\d{1,6})")
@@ -69,6 +69,7 @@ def subsystems(tree: Tree, source: str) -> list[Subsystem]:
                 io_policy=tree.get(policy, "").strip(),
                 policy_evidence=evidence(tree, policy, source),
                 namespaces=tuple(dict.fromkeys(space for space in spaces if space)),
+                discovery=all(_discovers(tree, name) for name in names),
             )
         )
     return found
@@ -83,6 +84,12 @@ def _group(tree: Tree, controller: str) -> str:
         if controller in names_under(tree, f"{SUBSYSTEMS}/{subsystem}"):
             return subsystem
     return controller
+
+
+def _discovers(tree: Tree, controller: str) -> bool:
+    """Whether a controller only tells which targets there are."""
+    base = f"{CONTROLLERS}/{controller}"
+    return tree.get(f"{base}/cntrltype") == "discovery" or tree.get(f"{base}/subsysnqn") == DISCOVERY_NQN
 
 
 def _controller(tree: Tree, name: str, source: str) -> Controller:
@@ -102,6 +109,8 @@ def judge_controllers(tree: Tree, source: str, cpu_count: int | None) -> list[Fi
     """Findings about links, NUMA nodes and queues. `cpu_count` None is not known."""
     found: list[Finding] = []
     for name in names_under(tree, CONTROLLERS):
+        if _discovers(tree, name):
+            continue
         transport, address = (tree.get(f"{CONTROLLERS}/{name}/{key}", "") for key in ("transport", "address"))
         if transport == "pcie":
             found += _link(tree, name, f"{PCI}/{address}", source)

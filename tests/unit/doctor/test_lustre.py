@@ -33,6 +33,7 @@ def component(number, flags, count, pattern="raid0", start=0, size=4194304):
         ("/l/f\n" + component(1, "init", 4, "raid0,released"), {("lustre-stripes", "ok"), ("lustre-released", "warn")}),
         ("/l/d\nstripe_count: 0 stripe_size: 0 stripe_offset: -1\n", {("lustre-stripes", "info")}),
         ("/l/f\nlmm_stripe_count: 4\nlmm_pattern: 1\n", {("lustre-stripes", "ok")}),
+        ("/l/f\nlcm_entry_count: 2\n" + component(1, "init", 1), {("line-not-understood", "unknown")}),
         ("/l/f\n" + component(1, "init", 4, "raid9"), {("line-not-understood", "unknown")}),
         ("/l/f\n" + component(1, "init", "some"), {("line-not-understood", "unknown")}),
     ],

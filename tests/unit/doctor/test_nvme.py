@@ -204,3 +204,19 @@ def test_a_list_whose_devices_have_no_known_key_is_unknown(said):
     assert said(nvme_cli.explain_list('{"Devices": [{"Disk": "nvme0n1"}]}', "x")) == {
         ("line-not-understood", "unknown")
     }
+
+
+def test_discovery_controllers_carry_no_io_and_are_not_blamed(make_node, said):
+    nqn = "nqn.2014-08.org.nvmexpress.discovery"
+    path = {"Name": "nvme9", "Transport": "tcp", "State": "live"}
+    listed = json.dumps([{"Subsystems": [{"Name": "nvme-subsys9", "NQN": nqn, "Paths": [path]}]}])
+    assert said(nvme_cli.explain_subsystems(listed, "given")) == {("nvme-none", "info")}
+    files = {
+        "/sys/class/nvme/nvme9/transport": "tcp",
+        "/sys/class/nvme/nvme9/state": "live",
+        "/sys/class/nvme/nvme9/queue_count": "1",
+        "/sys/class/nvme/nvme9/cntrltype": "discovery",
+    }
+    assert nvme.check_nvme(make_node(files=files), Target()) == []
+    del files["/sys/class/nvme/nvme9/cntrltype"]
+    assert ("nvme-one-path", "warn") in said(nvme.check_nvme(make_node(files=files), Target()))
