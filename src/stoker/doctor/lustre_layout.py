@@ -19,6 +19,7 @@ _PAIR: Final = re.compile(r"(l[a-z]+_[a-z_.]+|stripe_count|stripe_size|stripe_of
 _COUNT: Final = re.compile(r"\b(?:lmm_)?stripe_count:\s*-?\d")
 _PATTERNS: Final = ("raid0", "mdt", "overstriped", "released", "compat", "foreign", "parity")
 _NUMBERED: Final = {"1": "raid0", "100": "mdt"}  # as Lustre before 2.11 prints them
+_LEAST_BYTES: Final = 64 << 10
 _SMALL_BYTES: Final = 1 << 20
 
 
@@ -123,7 +124,7 @@ def judge(layout: Layout, source: str) -> list[Finding]:
         if "released" in part.pattern:
             found.append(ids.LUSTRE_RELEASED.warn(subject, "its data was archived", Evidence(part.line, source)))
         small = part.stripe_size_bytes
-        if part.in_use and "mdt" not in part.pattern and small is not None and 0 < small < _SMALL_BYTES:
+        if part.in_use and "mdt" not in part.pattern and small is not None and _LEAST_BYTES <= small < _SMALL_BYTES:
             found.append(ids.LUSTRE_SMALL_STRIPE.warn(subject, f"stripes of {small >> 10} KiB", *lines))
     if any(finding.id == LINE_UNKNOWN.name for finding in found):
         return found

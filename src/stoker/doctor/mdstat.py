@@ -97,7 +97,7 @@ def explain(text: str, source: str) -> list[Finding]:
     arrays = parse(text)
     if not arrays:
         line = next((line for line in text.splitlines() if line.strip()), "")
-        if line.startswith(_PERSONALITIES):
+        if line.startswith(_PERSONALITIES) and "unused devices" in text:
             return [ids.NO_ARRAY.info("md", "no array", Evidence(line, source), fix="")]
         return [LINE_UNKNOWN.unknown("md", "no array in a form that is known", Evidence(line, source))]
     return [finding for array in arrays for finding in judge(array, source)]
@@ -133,7 +133,9 @@ def _health(array: Array, lines: list[Evidence]) -> list[Finding]:
     if lost > 0 and array.work == "recovery" and array.progress not in ("delayed", "pending"):
         spare = f" onto {', '.join(spares)}" if spares else ""
         return [ids.REBUILDING.warn(array.name, f"{shown}; rebuilding{spare}, {array.progress}", *lines)]
-    if lost > 0 or (failed and array.total is None):
+    if failed and array.total is None:
+        return [ids.DEGRADED.warn(array.name, f"{shown}; whether it is being rebuilt is not told", *lines)]
+    if lost > 0:
         then = f"rebuilding is {array.progress}" if array.work == "recovery" else "nothing is being rebuilt"
         then += "" if spares or array.work else ", no spare"
         return [ids.DEGRADED.fail(array.name, f"{shown}; {then}", *lines)]

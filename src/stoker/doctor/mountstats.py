@@ -22,6 +22,7 @@ _DEVICE: Final = re.compile(r"^device (.+) mounted on (.+) with fstype (nfs4?)\b
 _ANY_DEVICE: Final = re.compile(r"^device .+ mounted on .+ with fstype \S+")
 _OPERATION: Final = re.compile(r"^\s*([A-Z][A-Z0-9_]+):\s+(\d[\d\s]*)$")
 _COLUMNS: Final = 8
+_TRANSPORTS: Final = ("tcp", "udp", "rdma", "local")
 _DATA: Final = ("READ", "WRITE")
 _NEITHER: Final = ("NULL", "COMMIT", "SEQUENCE", "RENEW")
 _RETRANSMIT_RATIO: Final = 0.001
@@ -131,7 +132,7 @@ def _connections(mount: NfsMount, source: str) -> list[Finding]:
         return [LINE_UNKNOWN.unknown(mount.point, "its connections are not told", Evidence(mount.head, source))]
     found: list[Finding] = []
     asked = mount.options.get("proto", "")
-    if asked and any(kind != asked.rstrip("6") for kind in kinds):
+    if asked and any(kind in _TRANSPORTS and kind != asked.rstrip("6") for kind in kinds):
         what = f"connections are {', '.join(kinds)}, the option says {asked}"
         found.append(ids.NFS_DIFFERS.warn(mount.point, what, *lines))
     many = f"{len(lines)} connection{'' if len(lines) == 1 else 's'}"
@@ -161,6 +162,8 @@ def judge_work(
         worst = max(operations.values(), key=lambda o: o.transmissions - o.count)
         what = f"{again / sent:.2%} of the requests were sent again"
         found.append(ids.NFS_RETRANS.warn(subject, what, Evidence(worst.line, source)))
+    if "READ" not in operations:  # the kernel lists every operation: the text is cut
+        return found
     data = [o for name, o in operations.items() if name in _DATA]
     metadata = [o for name, o in operations.items() if name not in (*_DATA, *_NEITHER)]
     mix = OperationMix(
@@ -202,7 +205,7 @@ def compare(before: Sample, after: Sample, between_s: float | None) -> list[Find
             if less is None:
                 line = Evidence(operation.line, after.source)
                 found.append(ids.NFS_IO.unknown(mount.point, f"the counters of {name} went back", line))
-            elif less.count:
+            else:
                 done[name] = less
         found += judge_work(f"{mount.point} between the two", done, after.source, seconds)
     return found

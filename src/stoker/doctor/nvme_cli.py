@@ -24,7 +24,6 @@ _NO_SCAN: Final = re.compile(
 )
 _TABLE_HEAD: Final = re.compile(r"^Node\s.*\bModel\b.*\bNamespace\b")
 _TABLE_ROW: Final = re.compile(r"^/dev/(nvme\d{1,6}n\d{1,6})\s")
-_STATES: Final = ("live", "new", "resetting", "connecting", "deleting", "dead")
 
 
 def detect_list(text: str) -> bool:
@@ -162,8 +161,8 @@ def parse_text(text: str, source: str) -> list[Subsystem]:
 
 
 def _path(match: re.Match[str], line: Evidence) -> Controller:
-    words = match[3].split()
-    at = next((n for n, text in enumerate(words) if text in _STATES), len(words))
+    words = match[3].split()  # of an address each word has a = or, on PCIe, a colon; the state follows
+    at = next((n for n, text in enumerate(words) if "=" not in text and ":" not in text), len(words))
     state = words[at] if at < len(words) else ""
     return Controller(match[1], match[2], line, " ".join(words[:at]), state, tuple(words[at + 1 :]))
 

@@ -15,6 +15,7 @@ from stoker.doctor.kinds import LINE_UNKNOWN
 FABRICS: Final = ("rdma", "tcp", "fc", "loop")
 DISCOVERY_NQN: Final = "nqn.2014-08.org.nvmexpress.discovery"
 TRANSPORTS: Final = ("pcie", *FABRICS)
+_NOT_LIVE: Final = ("new", "resetting", "connecting", "deleting", "deleting (no IO)", "dead")
 _ANA: Final = ("optimized", "non-optimized", "inaccessible", "persistent-loss", "change")
 
 
@@ -99,6 +100,8 @@ def _strange(subsystem: Subsystem) -> list[Finding]:
 def _states(subsystem: Subsystem) -> list[Finding]:
     return [
         ids.NOT_LIVE.warn(c.name, f"is in state {c.state!r}, not live", c.evidence)
+        if c.state in _NOT_LIVE
+        else LINE_UNKNOWN.unknown(c.name, f"state {c.state!r} is not known", c.evidence)
         for c in subsystem.controllers
         if not c.live
     ]

@@ -19,6 +19,7 @@ _BAD: Final = ("DEGRADED", "FAULTED", "OFFLINE", "REMOVED", "UNAVAIL", "SUSPENDE
 _GROUPS: Final = ("vdevs", "logs", "special", "dedup", "l2cache", "spares")
 _COUNTERS: Final = ("read_errors", "write_errors", "checksum_errors")
 _BTRFS: Final = re.compile(r"^\[(.+)\]\.(\w+_errs)\s+(\S+)\s*$")
+_BTRFS_COUNTERS: Final = 5
 _MAX_DEPTH: Final = 32
 
 
@@ -125,4 +126,7 @@ def judge_btrfs(subject: str, rows: list[tuple[str, str, str]], source: str) -> 
     if bad:
         what = ", ".join(f"{value} {name.removesuffix('_errs').replace('_', ' ')} errors" for name, value, _ in bad)
         return [ids.ERRORS.warn(subject, what, *(Evidence(line, source) for _, _, line in bad))]
+    if len(rows) < _BTRFS_COUNTERS:
+        what = f"only {len(rows)} of its {_BTRFS_COUNTERS} counters are told"
+        return [LINE_UNKNOWN.unknown(subject, what, *(Evidence(line, source) for _, _, line in rows))]
     return [ids.HEALTHY.ok(subject, "no errors were counted", *(Evidence(line, source) for _, _, line in rows))]

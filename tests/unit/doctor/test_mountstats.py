@@ -48,9 +48,13 @@ def test_what_is_not_told_is_unknown(said):
     found = mountstats.explain(text("READ: 1 2 3"), "given")
     assert [f.evidence[0].line for f in found if f.id == "line-not-understood"] == ["READ: 1 2 3"]
     assert said(mountstats.explain(text(xprt=("quic 1",)), "given")) == {
-        ("nfs-transport-differs", "warn"),
         ("nfs-not-rdma", "unknown"),
     }
+
+
+def test_operations_without_reads_are_a_cut_text_and_no_verdict(said):
+    found = said(mountstats.explain(text("GETATTR: 9 9 0 1 1 1 1 1", xprt=("tcp 1", "tcp 2")), "given"))
+    assert found == {("nfs-not-rdma", "info")}
 
 
 def test_a_node_without_nfs_has_none(said):

@@ -52,6 +52,7 @@ def test_paths_that_are_few_slow_or_not_live_are_warned_of(paths, expected):
     ("text", "word"),
     [
         (subsystem(("nvme3", "quic", "live")), "quic"),
+        (subsystem(("nvme3", "pcie", "napping")), "napping"),
         (subsystem(("nvme3", "rdma", "live", "sleepy"), ("nvme4", "rdma", "live")), "sleepy"),
         (subsystem(("nvme3", "rdma", "live"), ("nvme4", "rdma", "live"), IOPolicy="lucky"), "lucky"),
     ],
@@ -81,6 +82,8 @@ def test_the_text_of_list_subsys_is_read_as_the_json_is():
     )
     assert (second.transport, second.address, second.state) == ("tcp", "traddr=192.0.2.8 trsvcid=4420", "connecting")
     assert found.io_policy == "numa"
+    (strange,) = nvme_cli.parse_text(text.replace("connecting", "napping"), "given")
+    assert strange.controllers[1].state == "napping"
     assert nvme_cli.detect_subsystems(text)
 
 

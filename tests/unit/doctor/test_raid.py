@@ -61,6 +61,8 @@ def test_btrfs_counters_that_are_not_zero_are_a_warning_and_it_is_never_direct(e
     ("text", "expected"),
     [
         ("Personalities : [raid0]\nunused devices: <none>\n", {("raid-no-array", "info")}),
+        ("Personalities : [raid0]\n", {("line-not-understood", "unknown")}),
+        ("md1 : active raid1 sdb[1](F) sda[0]\n", {("raid-degraded", "warn"), ("raid-not-direct", "info")}),
         (
             "md127 : inactive sdb[1](S) sda[0](S)\n      5544 blocks super external:imsm\n",
             {("raid-container", "info")},
@@ -133,6 +135,8 @@ def test_pools_in_other_states_are_told(said, text, expected):
 def test_a_btrfs_counter_that_is_no_number_is_unknown(said):
     found = pools.explain_btrfs("[/dev/x].write_io_errs many\n", "given")
     assert said(found) == {("line-not-understood", "unknown"), ("raid-not-direct", "info")}
+    cut = pools.explain_btrfs("[/dev/x].write_io_errs 0\n", "given")
+    assert said(cut) == {("line-not-understood", "unknown"), ("raid-not-direct", "info")}
 
 
 def test_a_node_is_asked_for_arrays_pools_and_volumes(make_node, sample):
