@@ -41,7 +41,7 @@ test: .venv/.ready
 test-lab: .venv/.ready
 	bash tests/lab/run.sh $(PYTEST_ARGS)
 bench: .venv-bench/.ready
-	@.venv-bench/bin/python benchmarks/loader.py $(BENCH_ARGS)
+	@.venv-bench/bin/python benchmarks/bench.py $(BENCH_ARGS)
 
 lint: .venv/.ready
 	.venv/bin/ruff check .

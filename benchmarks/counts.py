@@ -22,7 +22,6 @@ class Counts:
     """
 
     tree_cpu_s: float
-    own_cpu_s: float
     reads: int
     read_bytes: int
     writes: int
@@ -30,6 +29,12 @@ class Counts:
 
     def __sub__(self, earlier: Counts) -> Counts:
         return Counts(*(a - b for a, b in zip(astuple(self), astuple(earlier), strict=True)))
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+
+ZERO = Counts(0.0, 0, 0, 0, 0)
 
 
 def tree(root: int) -> list[int]:
@@ -57,7 +62,7 @@ def cpu_s(pid: int) -> float:
 
 def count(root: int) -> Counts:
     """The counters of a process and its living descendants, now."""
-    cpu = own = 0.0
+    cpu = 0.0
     io = dict.fromkeys(("syscr", "rchar", "syscw", "wchar"), 0)
     for pid in tree(root):
         try:
@@ -66,7 +71,6 @@ def count(root: int) -> Counts:
         except OSError:
             continue  # ended meanwhile
         cpu += spent
-        own = spent if pid == root else own
         for line in lines:
             name, _, value = line.partition(": ")
             if name in io:
@@ -74,18 +78,20 @@ def count(root: int) -> Counts:
     if root == os.getpid():  # children that ended; their I/O is in its own already
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu += ended.ru_utime + ended.ru_stime
-    return Counts(cpu, own, io["syscr"], io["rchar"], io["syscw"], io["wchar"])
+    return Counts(cpu, io["syscr"], io["rchar"], io["syscw"], io["wchar"])
 
 
 class SystemCalls:
-    """Counts every system call of a tree of processes with `perf stat`, else `strace -c`; says which, or neither.
+    """Counts every system call of a tree of processes with `perf stat`, else `strace -c`; `tool` says which.
 
-    perf counts without slowing what it counts; strace slows every call, so nothing else is measured beside it.
+    perf counts without slowing what it counts; strace slows every call, so nothing else is measured beside it. Where
+    neither may look, `tool` is "proc": reads and writes alone, as `count` has them.
     """
 
     def __init__(self, root: int) -> None:
         pids = tree(root)
-        self.tool = ""
+        self.tool = "proc"
+        self._root = root
         self._process: subprocess.Popen[str] | None = None
         commands = {
             "perf": ["perf", "stat", "-x;", "-e", "raw_syscalls:sys_enter", "-p", ",".join(map(str, pids))],
@@ -98,17 +104,26 @@ class SystemCalls:
             time.sleep(0.3)  # until it is attached; it says nothing when it is
             if process.poll() is None:
                 self.tool, self._process = tool, process
-                return
+                break
             process.communicate()
+        self._before = count(root)
 
-    def stop(self) -> int | None:
-        """The number of calls since the start; None where nothing can count them."""
-        if self._process is None:
-            return None
-        self._process.send_signal(signal.SIGINT)
-        text = self._process.communicate(timeout=10)[1]
-        if self.tool == "perf":
-            match = re.search(r"^(\d+);", text, re.MULTILINE)
-        else:
-            match = re.search(r"^100\.00\s+\S+\s+(?:\d+\s+)?(\d+)\s.*total$", text, re.MULTILINE)
-        return int(match[1]) if match else None
+    def stop(self) -> int:
+        """The number of calls since the start."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)
+            counted = parse_calls(self.tool, self._process.communicate(timeout=10)[1])
+            if counted is not None:
+                return counted
+            self.tool = "proc"
+        spent = count(self._root) - self._before
+        return spent.reads + spent.writes
+
+
+def parse_calls(tool: str, text: str) -> int | None:
+    """The number of calls in what a tool said; None if there is none."""
+    if tool == "perf":
+        match = re.search(r"^(\d+);", text, re.MULTILINE)
+    else:
+        match = re.search(r"^100\.00\s+\S+\s+(?:\S+\s+)?(\d+)(?:\s+\d+)?\s+total$", text, re.MULTILINE)
+    return int(match[1]) if match else None

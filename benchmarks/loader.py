@@ -1,19 +1,17 @@
-"""The loader benchmark: stoker beside its peers and the honest floor. Run by `make bench`; see README.md beside it.
+"""The loader benchmark: stoker beside its peers and the honest floor. Run by bench.py; see README.md beside it.
 
-Every measurement is a process of its own (measure.py). First each peer with each number of workers, once, in turn;
-then rounds over the best setting of each, as many as the time allows. Progress goes to stderr, tables to stdout.
+Every measurement is a process of its own (measure.py). First each peer with each number of workers, once and short, in
+turn; then rounds over the best setting of each, as many as the time allows, of which the first always is. Progress goes
+to stderr, tables to stdout.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import shutil
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,12 +22,15 @@ from typing import Any
 import emulate
 import machine
 import peers
+import script
 import tables
-from make_data import DataSet, make_all, warm
+from make_data import LONG, REPEATS, DataSet, make_all, warm
+from script import say
 
-HERE = Path(__file__).parent
 BATCH_SIZE = 64
 MEASUREMENT_MAX_S = 60.0
+GATHER_BYTES = 512 << 20  # stoker's default, and of a data set that is to be larger than that memory
+GATHER_RATIO = 0.4
 
 
 @dataclass(frozen=True)
@@ -41,37 +42,46 @@ class Plan:
     """
 
     sets: tuple[DataSet, ...]
+    near_sets: tuple[str, ...]
     far_sets: tuple[str, ...]
+    little_sets: tuple[str, ...]
     workers: tuple[int, ...]
     rounds: int
     flat_s: float
     point_s: float
     null_s: float
     knee_s: float
+    search_ratio: float
     grid: dict[int, tuple[int, int]]
 
 
 FULL = Plan(
-    sets=(DataSet("100KB", 102400, 3000, 16 << 20), DataSet("2KB", 2048, 20000, 4 << 20)),
+    sets=(DataSet("100KB", 102400, 2000, 16 << 20), DataSet("2KB", 2048, 20000, 4 << 20)),
+    near_sets=("100KB", "2KB"),
     far_sets=("100KB", "2KB"),
+    little_sets=("2KB",),
     workers=peers.WORKERS,
     rounds=3,
     flat_s=0.8,
     point_s=0.6,
     null_s=0.25,
-    knee_s=12.0,
+    knee_s=10.0,
+    search_ratio=0.4,
     grid={102400: (28, 60), 2048: (36, 70)},
 )
 QUICK = Plan(
-    sets=(DataSet("100KB", 102400, 1280, 8 << 20),),
-    far_sets=("100KB",),
-    workers=(4,),
+    sets=(DataSet("100KB", 102400, 1280, 8 << 20), DataSet("2KB", 2048, 12800, 2 << 20)),
+    near_sets=("100KB",),
+    far_sets=("2KB",),
+    little_sets=("100KB",),
+    workers=(2,),
     rounds=1,
-    flat_s=0.3,
-    point_s=0.2,
+    flat_s=0.2,
+    point_s=0.15,
     null_s=0.05,
-    knee_s=2.0,
-    grid={102400: (36, 56)},
+    knee_s=1.0,
+    search_ratio=1.0,
+    grid={102400: (36, 56), 2048: (40, 64)},
 )
 
 
@@ -95,7 +105,7 @@ class Bench:
         self.root = args.data
         self.store = args.latency_store
         self.deadline = time.monotonic() + 60 * args.minutes
-        self.cases = [Case(data, far=False) for data in plan.sets]
+        self.cases = [Case(data, far=False) for data in plan.sets if data.name in plan.near_sets]
         self.cases += [Case(data, far=True) for data in plan.sets if data.name in plan.far_sets]
         self.found: dict[str, dict[str, list[dict[str, Any]]]] = {case.title: {} for case in self.cases}
         self.left_out: dict[str, str] = {}
@@ -104,53 +114,76 @@ class Bench:
         self.took_s: list[float] = []
         self._null: dict[str, dict[str, float]] = {}
 
-    def first_round(self) -> None:
+    def search(self) -> None:
         """Every peer with every setting. The settings of one peer lie apart in time, so that a busy moment of the
         machine does not hit one peer alone."""
         self._measure_null()
         for turn in range(len(peers.WORKERS)):
             for case in self.cases:
-                for name, about in peers.PEERS.items():
+                for name, about in self._peers(case):
                     wanted = about.workers if len(about.workers) == 1 else self.plan.workers
-                    if turn < len(wanted):
-                        self._measure(case, name, wanted[turn], count_calls=self.plan.rounds == 1)
+                    if turn < len(wanted) > 1:
+                        self._measure(case, name, wanted[turn], search=True)
 
-    def more_rounds(self) -> None:
-        """The best setting of each peer again, turn by turn, while there is time."""
+    def rounds(self) -> None:
+        """The best setting of each peer, turn by turn, while there is time."""
         finalists = [
             (case, name, setting)
             for case in self.cases
-            for name in peers.PEERS
-            if (setting := tables.best_setting(self.found[case.title], name)) is not None
+            for name, _ in self._peers(case)
+            if (setting := self._best(case, name)) is not None
         ]
-        for number in range(1, self.plan.rounds):
-            round_s = statistics.mean(self.took_s) * (len(finalists) + len(self.plan.sets))
-            if time.monotonic() + round_s > self.deadline:
+        self.took_s.clear()
+        for number in range(self.plan.rounds):
+            round_s = statistics.mean(self.took_s or [0.0]) * (len(finalists) + len(self.plan.sets))
+            if number and time.monotonic() + round_s > self.deadline:
                 say(f"no time for round {number + 1} of {self.plan.rounds}: it would take {round_s:.0f} s")
                 return
             self._measure_null()
             for case, name, setting in finalists:
-                self._measure(case, name, setting, count_calls=number == 1)
+                self._measure(case, name, setting, search=False)
+
+    def _peers(self, case: Case) -> list[tuple[str, peers.About]]:
+        """Who takes part."""
+        little = not case.far and case.data.name in self.plan.little_sets
+        return [(name, about) for name, about in peers.PEERS.items() if little or name != "stoker-little"]
+
+    def _best(self, case: Case, name: str) -> int | None:
+        """The setting to measure at length."""
+        wanted = peers.PEERS[name].workers
+        if len(wanted) == 1:
+            return wanted[0]
+        if len(self.plan.workers) == 1:
+            return self.plan.workers[0]
+        return tables.best_setting(self.found[case.title], name)
 
     def _measure_null(self) -> None:
         for data in self.plan.sets:
             spec = self._spec(Case(data, far=False), "null", 0)
             result = self._run(spec, f"{data.name} null loader")
             if result is not None:
-                self._null[data.name] = result["null"]
+                self._null[data.name] = {key: result[key] for key in ("null", "harness_cpu_s")}
 
-    def _measure(self, case: Case, name: str, workers: int, *, count_calls: bool) -> None:
+    def _measure(self, case: Case, name: str, workers: int, *, search: bool) -> None:
         label = tables.label(name, workers)
         if f"{case.title} {label}" in self.left_out:
             return
-        spec = self._spec(case, name, workers) | {"system_calls": count_calls, "null": self._null[case.data.name]}
+        spec = self._spec(case, name, workers) | {"system_calls": not search} | self._null[case.data.name]
+        if search:
+            spec |= {key: spec[key] * self.plan.search_ratio for key in ("flat_s", "point_s", "knee_s")}
         result = self._run(spec, f"{case.title} {label}")
         if result is not None:
+            result["search"] = search
             self.found[case.title].setdefault(label, []).append(result)
 
     def _spec(self, case: Case, name: str, workers: int) -> dict[str, Any]:
         lowest, highest = self.plan.grid[case.data.sample_bytes]
-        folder = peers.PEERS.get(name, peers.NULL).folder
+        about = peers.PEERS.get(name, peers.NULL)
+        folder = about.far_folder if case.far and about.far_folder else about.folder
+        gather_bytes = None
+        if folder == LONG:
+            long_bytes = REPEATS * case.data.count * case.data.sample_bytes
+            gather_bytes = min(GATHER_BYTES, int(GATHER_RATIO * long_bytes))
         source, latency_s = str(case.data.folder(self.root) / folder), 0.0
         if case.far and self.store.startswith("sleep:"):
             latency_s = float(self.store.removeprefix("sleep:"))
@@ -159,6 +192,7 @@ class Bench:
         return {
             "peer": name,
             "workers": workers,
+            "gather_bytes": gather_bytes,
             "source": source,
             "sample_count": case.data.count,
             "sample_bytes": case.data.sample_bytes,
@@ -178,61 +212,35 @@ class Bench:
         begin = time.monotonic()
         self.loads.append(os.getloadavg()[0])
         scratch = tempfile.mkdtemp(prefix="scratch-", dir=self.root)
-        command = [sys.executable, str(HERE / "measure.py"), json.dumps(spec | {"scratch": scratch})]
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
-        try:
-            out, err = process.communicate(timeout=MEASUREMENT_MAX_S)
-        except subprocess.TimeoutExpired:
-            out, err = "", f"not done after {MEASUREMENT_MAX_S:.0f} s"
-        finally:
-            _end(process)
-            shutil.rmtree(scratch, ignore_errors=True)
-            self.took_s.append(time.monotonic() - begin)
-        if process.returncode != 0 or not out:
-            lines = [line for line in err.splitlines() if line.strip()] or [f"exit code {process.returncode}"]
-            self.left_out[title] = lines[-1].strip()
-            say(f"{title}: left out: {lines[-1].strip()}")
+        command = [sys.executable, str(script.HERE / "measure.py"), json.dumps(spec | {"scratch": scratch})]
+        result = script.ask(command, MEASUREMENT_MAX_S)
+        shutil.rmtree(scratch, ignore_errors=True)
+        self.took_s.append(time.monotonic() - begin)
+        if isinstance(result, str):
+            self.left_out[title] = result
+            say(f"{title}: left out: {result}")
             return None
-        result = json.loads(out.splitlines()[-1])
         self.versions |= result["versions"]
         said = "" if spec["peer"] == "null" else tables.one_line(result)
         say(f"{title}: {said} ({time.monotonic() - begin:.1f} s)")
         return result
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """End a measurement and the workers it started: they are a session of their own."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-
-
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a smoke test of a minute: its numbers mean nothing")
+    parser.add_argument(
+        "--quick", action="store_true", help="a smoke test of a minute or two: its numbers mean nothing"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every number there")
-    parser.add_argument("--minutes", type=float, default=11.0, help="no round begins that would end later than this")
+    parser.add_argument("--minutes", type=float, default=8.5, help="no round begins that would end later than this")
     parser.add_argument(
         "--latency-store",
         default="sleep:0.02",
         metavar="STORE",
         help="sleep:SECONDS a request, or the URL under which the folders of the data sets lie",
     )
-    parser.add_argument(
-        "--data",
-        type=Path,
-        default=Path(tempfile.gettempdir(), f"stoker-bench-{os.geteuid()}"),
-        metavar="FOLDER",
-        help="where the data sets are made, about 1 GB, and kept",
-    )
     args = parser.parse_args()
-    begin = time.monotonic()
+    begin, load = time.monotonic(), os.getloadavg()[0]
     plan = QUICK if args.quick else FULL
     args.data.mkdir(parents=True, exist_ok=True)
     say(f"data sets in {args.data}")
@@ -240,15 +248,15 @@ def main() -> None:
     bench = Bench(plan, args)
     for data in plan.sets:
         warm(data, args.data)
-    bench.first_round()
-    bench.more_rounds()
+    if len(plan.workers) > 1:
+        bench.search()
+    bench.rounds()
     facts = machine.facts(bench.versions, bench.loads)
     facts["minutes"] = round((time.monotonic() - begin) / 60, 1)
     facts["latency store"] = bench.store
+    facts["load average at the start"] = f"{load:.1f}"
     print(tables.everything(bench.found, bench.left_out, facts, emulate.OCTAVE))
-    if args.json is not None:
-        document = {"facts": facts, "found": bench.found, "left_out": bench.left_out}
-        args.json.write_text(json.dumps(document, indent=1) + "\n")
+    script.save(args.json, {"load": load, "facts": facts, "found": bench.found, "left_out": bench.left_out})
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-REPEATS = 8  # hard links of a shard, so that an epoch lasts for a measurement where a loader cannot go on without end
+LONG = "tar-long"
+REPEATS = 8  # of the data, so that an epoch lasts for a measurement where a loader cannot go on without end
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ def make_all(sets: Sequence[DataSet], root: Path) -> None:
     """Make what is missing, in a process of its own: its libraries print and leave threads."""
     command = [sys.executable, __file__, str(root), *map(str, sets)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    os.sync()  # what is written back later would disturb what is measured
     if done.returncode:
         raise SystemExit(f"the data sets were not made:\n{done.stderr[-2000:]}")
 
@@ -56,7 +58,7 @@ def make_all(sets: Sequence[DataSet], root: Path) -> None:
 def make(data: DataSet, root: Path) -> None:
     """Every format of a data set, side by side; each appears whole or not at all."""
     folder = data.folder(root)
-    makers = {"tar": _make_tar, "mds": _make_mds, "litdata": _make_litdata}
+    makers = {"tar": _make_tar, LONG: _make_long_tar, "mds": _make_mds, "litdata": _make_litdata}
     for name, maker in makers.items():
         if (folder / name).exists():
             continue
@@ -82,17 +84,31 @@ def warm(data: DataSet, root: Path) -> int:
 def _make_tar(data: DataSet, target: Path) -> None:
     """stoker's own: tar shards beside a manifest. And the floor's index of the same tars: shard and offset."""
     from stoker.dataset.open import open_dataset
-    from stoker.dataset.write import DatasetWriter
     from stoker.store.local import LocalStore
 
-    store = LocalStore(target, create=True)
-    with DatasetWriter(store, shard_bytes=data.shard_bytes) as writer:
-        for number in range(data.count):
-            writer.write(f"{number:08d}", {"bin": data.sample(number)})
+    _write_tar(data, target, repeats=1)
+    store = LocalStore(target)
     opened = open_dataset(store)
     extents = opened.extents(np.arange(data.count), ("bin",))
     np.save(target / "index.npy", np.column_stack([extents.object, extents.offset[:, 0]]).astype(np.int64))
     (target / "index.txt").write_text("\n".join(opened.objects.keys))
+    store.close()
+
+
+def _make_long_tar(data: DataSet, target: Path) -> None:
+    """The same samples many times: the long epoch that the other formats have by hard links."""
+    _write_tar(data, target, repeats=REPEATS)
+
+
+def _write_tar(data: DataSet, target: Path, *, repeats: int) -> None:
+    from stoker.dataset.write import DatasetWriter
+    from stoker.store.local import LocalStore
+
+    store = LocalStore(target, create=True)
+    samples = [data.sample(number) for number in range(data.count)]
+    with DatasetWriter(store, shard_bytes=data.shard_bytes) as writer:
+        for number in range(data.count * repeats):
+            writer.write(f"{number:08d}", {"bin": samples[number % data.count]})
     store.close()
 
 

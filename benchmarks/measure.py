@@ -24,14 +24,16 @@ import peers
 import slow
 
 SYSTEM_CALL_BATCHES = 40
+LEAST_US = 1.0  # of CPU time a batch: less cannot be told from the harness's own
 MIN_STEPS = 3  # of a stretch, however long they take
 
 
 class Endless:
     """Batches of one epoch after another. Ends of epochs are not measured: the clock stands still meanwhile.
 
-    An iterator for emulate.run; `paused_s` is what its caller must take off. With `afresh` every epoch is that of a
-    new loader in an empty folder, so that nothing comes from a cache that an earlier one filled.
+    An iterator for emulate.run; `paused_s` and `paused` are what its caller must take off, and what is taken in a pause
+    is not `taken`. With `afresh` every epoch is that of a new loader in an empty folder, so that nothing comes from a
+    cache that an earlier one filled.
     """
 
     def __init__(self, module: Any, job: peers.Job, *, afresh: bool) -> None:
@@ -41,18 +43,23 @@ class Endless:
         self._feed: Any = None
         self._batches: Iterator[Any] = iter(())
         self.paused_s = 0.0
+        self.paused = counts.ZERO
+        self.paused_own_s = 0.0
         self.epochs = 0
         self.taken = 0
 
     def __next__(self) -> Any:
         pieces = next(self._batches, None)
         if pieces is None:
-            begin = time.perf_counter()
+            begin, own_s = time.perf_counter(), time.process_time()
+            before = counts.count(os.getpid()) if self.epochs else counts.ZERO
             self._begin()
             for _ in range(self._feed.stock if self.epochs > 1 else 0):
                 next(self._batches)
-                self.taken += 1
             pieces = next(self._batches)
+            if self.epochs > 1:
+                self.paused += counts.count(os.getpid()) - before
+            self.paused_own_s += time.process_time() - own_s
             self.paused_s += time.perf_counter() - begin
         self.taken += 1
         return pieces
@@ -61,6 +68,11 @@ class Endless:
         """Take what may lie ready."""
         for _ in range(self._feed.stock):
             next(self)
+
+    def facts(self) -> dict[str, Any]:
+        """What the loader says of itself, where it does."""
+        tell = getattr(self._feed, "facts", None)
+        return tell() if tell is not None else {}
 
     def close(self) -> None:
         self._batches = iter(())
@@ -93,19 +105,22 @@ def settle(job: peers.Job) -> None:
 def flat_out(batches: Endless, copier: emulate.Copier, job: peers.Job, seconds: float) -> dict[str, float]:
     """As fast as it goes, from nothing ready; and what 1,000 samples and each byte of them cost."""
     settle(job)
-    before, requests, copied_s, taken = counts.count(os.getpid()), slow.request_count(), copier.cpu_s, batches.taken
+    requests, copied_s, taken = slow.request_count(), copier.cpu_s, batches.taken
+    before, paused, paused_own_s = counts.count(os.getpid()), batches.paused, batches.paused_own_s
+    own_s = time.process_time()  # apart from the counting itself, which looks at every process of the machine
     batches.drain()
     stretch = run(batches, copier, 0.0, seconds, (MIN_STEPS, 1_000_000))
     copier.wait()
     settle(job)
-    spent = counts.count(os.getpid()) - before
+    own_s = time.process_time() - own_s - (batches.paused_own_s - paused_own_s)
+    spent = counts.count(os.getpid()) - before - (batches.paused - paused)
     samples = (batches.taken - taken) * job.batch_size
     nbytes = samples * job.sample_bytes
     copied = stretch.steps * job.batch_size
     return {
         "samples_per_s": stretch.steps * job.batch_size / stretch.wall_s,
         "tree_cpu_s": spent.tree_cpu_s / samples * 1000,
-        "trainer_cpu_s": (spent.own_cpu_s - (copier.cpu_s - copied_s)) / samples * 1000,
+        "trainer_cpu_s": (own_s - (copier.cpu_s - copied_s)) / samples * 1000,
         "copy_cpu_s": (copier.cpu_s - copied_s) / copied * 1000,
         "reads": spent.reads / samples * 1000,
         "writes": spent.writes / samples * 1000,
@@ -164,26 +179,23 @@ def null_utilisations(batches: Endless, copier: emulate.Copier, spec: dict[str, 
 
 
 def system_calls(batches: Endless, copier: emulate.Copier, job: peers.Job, flat: float) -> dict[str, Any]:
-    """All system calls of the tree for 1,000 samples, in steady state, where something can count them."""
+    """All system calls of the tree for 1,000 samples, in steady state, and what counted them."""
     settle(job)
     counter = counts.SystemCalls(os.getpid())
-    if not counter.tool:
-        return {}
     taken = batches.taken
     steps = max(MIN_STEPS, min(SYSTEM_CALL_BATCHES, int(flat / job.batch_size)))
     run(batches, copier, 0.0, 0.0, (steps, steps))
     copier.wait()
     settle(job)
-    calls = counter.stop()
-    if calls is None:
-        return {}
-    return {"system_calls": calls / (batches.taken - taken) / job.batch_size * 1000, "system_calls_by": counter.tool}
+    calls = counter.stop() / (batches.taken - taken) / job.batch_size * 1000
+    return {"system_calls": calls, "system_calls_by": counter.tool}
 
 
 def main() -> None:
     spec = json.loads(sys.argv[1])
     module, about = peers.load(spec["peer"]), peers.PEERS.get(spec["peer"], peers.NULL)
-    slow.set_latency(spec["latency_s"])
+    if spec["far"]:
+        slow.begin(spec["latency_s"], Path(spec["scratch"], "requests"))
     with tempfile.TemporaryDirectory(dir=spec["scratch"], ignore_cleanup_errors=True) as scratch:
         job = peers.Job(
             source=spec["source"],
@@ -193,6 +205,7 @@ def main() -> None:
             workers=spec["workers"],
             far=spec["far"],
             scratch=Path(scratch),
+            gather_bytes=spec["gather_bytes"],
         )
         copier = emulate.Copier(job.batch_size * job.sample_bytes)
         batches = Endless(module, job, afresh=job.far and about.caches)
@@ -200,14 +213,18 @@ def main() -> None:
         next(batches)
         result: dict[str, Any] = {"first_batch_s": time.perf_counter() - begin}
         if spec["peer"] == "null":
+            result["harness_cpu_s"] = flat_out(batches, copier, job, spec["flat_s"])["trainer_cpu_s"]
             result["null"] = null_utilisations(batches, copier, spec)
         else:
             batches.drain()
             run(batches, copier, 0.0, spec["flat_s"] / 4, (1, 1_000_000))
             result |= flat_out(batches, copier, job, spec["flat_s"])
+            net_s = max(0.0, result["trainer_cpu_s"] - spec["harness_cpu_s"]) / 1000 * job.batch_size
+            result["trainer_us_a_batch"] = max(LEAST_US, net_s * 1e6)
             result["knee"] = knee(batches, copier, spec, result["samples_per_s"])
             if spec["system_calls"]:
                 result |= system_calls(batches, copier, job, result["samples_per_s"])
+        result["facts"] = batches.facts()
         result["versions"] = {name: importlib.metadata.version(name) for name in about.packages}
         copier.close()
         batches.close()

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from emulate import demand
 from peers import PEERS
+from script import markdown
 
 Results = dict[str, list[dict[str, Any]]]  # label -> one result a round
+
+OWN = ("stoker", "stoker-little")  # not peers; with one setting each
 
 COLUMNS = (
     ("samples_per_s", "samples/s", "{:,.0f}"),
     ("first_batch_s", "first batch s", "{:.2f}"),
     ("tree_cpu_s", "CPU-s/1,000", "{:.3f}"),
-    ("trainer_cpu_s", "in trainer", "{:.3f}"),
+    ("trainer_us_a_batch", "in trainer us/batch", "{:,.0f}"),
     ("copy_cpu_s", "its copy", "{:.3f}"),
     ("reads", "reads/1,000", "{:,.0f}"),
     ("system_calls", "sys. calls/1,000", "{:,.0f}"),
@@ -26,7 +29,7 @@ RATIOS = (
     ("knee", "knee", True),
     ("samples_per_s", "samples/s flat out", True),
     ("tree_cpu_s", "CPU of the tree a sample", False),
-    ("trainer_cpu_s", "CPU in the trainer a sample", False),
+    ("trainer_us_a_batch", "CPU in the trainer a sample", False),
     ("first_batch_s", "first batch", False),
     ("requests_per_gib", "requests a GiB", False),
 )
@@ -34,7 +37,7 @@ RATIOS = (
 
 def label(name: str, workers: int) -> str:
     """How a peer with a setting is called."""
-    return name if name == "stoker" else f"{name} w={workers}"
+    return name if name in OWN else f"{name} w={workers}"
 
 
 def settings(results: Results, name: str) -> dict[int, list[dict[str, Any]]]:
@@ -63,8 +66,16 @@ def best_setting(results: Results, name: str) -> int | None:
     return max(found, key=merit)
 
 
+def quoted(rounds: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """The rounds that are quoted: all but the shorter one that only sought the best setting, if there are any."""
+    return [result for result in rounds if not result.get("search")] or rounds
+
+
 def middle(rounds: Sequence[dict[str, Any]], name: str) -> float | None:
-    """The median of one number over the rounds that have it."""
+    """The median of one number over the rounds that have it; those of the search only where there is no other."""
+    rounds = quoted(rounds)
+    if not rounds:
+        return None
     if name == "knee":
         place = knee_place(rounds)
         return demand(place) if place > 0 else None
@@ -74,11 +85,12 @@ def middle(rounds: Sequence[dict[str, Any]], name: str) -> float | None:
 
 def knee_place(rounds: Sequence[dict[str, Any]]) -> float:
     """The median place of the knee; 0 below the grid."""
-    return statistics.median([result["knee"]["place"] or 0 for result in rounds])
+    return statistics.median([result["knee"]["place"] or 0 for result in quoted(rounds)])
 
 
 def knee_text(rounds: Sequence[dict[str, Any]]) -> str:
     """The knee in samples a second, with the least and the most of the rounds."""
+    rounds = quoted(rounds)
     places = sorted(result["knee"]["place"] or 0 for result in rounds)
     middle_place = knee_place(rounds)
     if not middle_place:
@@ -94,16 +106,6 @@ def knee_text(rounds: Sequence[dict[str, Any]]) -> str:
 def one_line(result: dict[str, Any]) -> str:
     """A measurement in a few words, for whoever watches."""
     return f"knee {knee_text([result])}, {result['samples_per_s']:,.0f} samples/s"
-
-
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """A table; the first row is its head."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
-    ]
-    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    return "\n".join(lines)
 
 
 def case_table(results: Results) -> str:
@@ -135,7 +137,7 @@ def ratio_table(found: dict[str, Results]) -> str:
     """stoker over the best peer in each respect, and over the floor."""
     rows = [["stoker beside", *(text for _, text, _ in RATIOS)]]
     for title, results in found.items():
-        names = [name for name in PEERS if name not in ("stoker", "floor")]
+        names = [name for name in PEERS if name not in (*OWN, "floor")]
         for other, members in ((f"{title}: best peer", names), (f"{title}: floor", ["floor"])):
             rounds = {name: best_rounds(results, name) for name in members}
             rows.append([other, *(ratio(results, key, rounds, up) for key, _, up in RATIOS)])
@@ -150,25 +152,47 @@ def best_rounds(results: Results, name: str) -> Sequence[dict[str, Any]]:
 
 def ratio(results: Results, key: str, others: dict[str, Sequence[dict[str, Any]]], more_is_better: bool) -> str:  # noqa: FBT001
     """How far stoker is ahead of the best of others: 2.0 is twice as good, 0.5 half as good."""
-    own = middle(best_rounds(results, "stoker"), key)
+    own = own_value(results, key)
     values = {name: middle(rounds, key) for name, rounds in others.items() if rounds}
     known = {name: value for name, value in values.items() if value}
     if own and values and not known and key == "knee":
         lowest = demand(min(rounds[0]["knee"]["lowest"] for rounds in others.values() if rounds))
         return f"over {own / lowest:.1f}x"
-    if not own or not known:
+    best = best_of(known, more_is_better=more_is_better)
+    if not own or best is None:
         return "-"
-    best = max(known, key=known.__getitem__) if more_is_better else min(known, key=known.__getitem__)
     value = own / known[best] if more_is_better else known[best] / own
     return f"{value:.2f}x {best}" if best != "floor" else f"{value:.2f}x"
 
 
+def own_value(results: Results, key: str, name: str = "stoker") -> float | None:
+    """What was measured of stoker."""
+    return middle(best_rounds(results, name), key)
+
+
+def peer_values(results: Results, key: str, *, floor: bool) -> dict[str, float]:
+    """What was measured of each peer at its best setting, the floor among them or not; those that have none are left
+    out."""
+    names = [name for name in PEERS if name not in OWN and (floor or name != "floor")]
+    values = {name: middle(best_rounds(results, name), key) for name in names}
+    return {name: value for name, value in values.items() if value}
+
+
+def best_of(values: dict[str, float], *, more_is_better: bool) -> str | None:
+    """The name of the best value."""
+    if not values:
+        return None
+    return max(values, key=values.__getitem__) if more_is_better else min(values, key=values.__getitem__)
+
+
 def everything(found: dict[str, Results], left_out: dict[str, str], facts: dict[str, Any], octave: int) -> str:
     """All tables and what they were measured on."""
-    counts = [len(rounds) for results in found.values() for rounds in results.values()]
+    counts = [len(quoted(rounds)) for results in found.values() for rounds in results.values()]
+    tools = sorted({each["system_calls_by"] for each in every(found) if "system_calls_by" in each})
     parts = [f"- {name}: {_flat(value)}" for name, value in facts.items()]
     parts += [
         f"- rounds: {max(counts, default=0)} for best settings, 1 for the others; medians (least and most)",
+        f"- system calls counted by {', '.join(tools)}" + (", reads and writes alone" if "proc" in tools else ""),
         f"- a knee is exact to one step of the grid, {100 * (2 ** (1 / octave) - 1):.0f}%",
     ]
     parts += [f"- left out: {title}: {reason}" for title, reason in left_out.items()]
@@ -178,6 +202,13 @@ def everything(found: dict[str, Results], left_out: dict[str, str], facts: dict[
     parts += ["", "### Every setting, first round", "", settings_table(found)]
     parts += ["", "### Ratios: above 1 stoker is ahead, whatever the column counts", "", ratio_table(found)]
     return "\n".join(parts)
+
+
+def every(found: dict[str, Results]) -> Iterator[dict[str, Any]]:
+    """All results."""
+    for results in found.values():
+        for rounds in results.values():
+            yield from rounds
 
 
 def _flat(value: Any) -> str:

@@ -20,8 +20,10 @@ class About:
     """What is known of a peer.
 
     `folder` holds the data set in its format; `workers` are the settings that are tried, `packages` those whose
-    versions are told; `caches` is true if it keeps what it fetched from far away; `copies` are those of a sample's
-    bytes until the batch is handed over, from its source: nothing can count them from outside.
+    versions are told; `caches` is true if it keeps what it fetched from far away, on disk or in memory; `copies` are
+    those of a sample's bytes until the batch is handed over, from its source: nothing can count them from outside.
+    `far_folder`, if it is another, holds the same data many times over, where `folder` cannot be read without end.
+    `module` is that of another peer.
     """
 
     folder: str
@@ -29,10 +31,28 @@ class About:
     packages: tuple[str, ...]
     caches: bool
     copies: str
+    far_folder: str = ""
+    module: str = ""
 
 
 PEERS = {
-    "stoker": About("tar", (0,), ("stoker", "numpy", "crc32c"), False, "1: page cache to slot"),
+    "stoker": About(
+        "tar",
+        (0,),
+        ("stoker", "numpy", "crc32c"),
+        caches=True,
+        copies="1: page cache to slot; 2 where blocks are gathered: page cache to block, to slot",
+        far_folder="tar-long",
+    ),
+    # The same with a data set that is larger than its memory for blocks, so that no epoch finds any block there.
+    "stoker-little": About(
+        "tar-long",
+        (0,),
+        ("stoker", "numpy", "crc32c"),
+        caches=True,
+        copies="1 or 2, as above",
+        module="stoker",
+    ),
     "floor": About("tar", WORKERS, ("torch",), False, "1: page cache to tensor"),
     "webdataset": About("tar", WORKERS, ("webdataset",), False, "3: page cache to file buffer, to bytes, to tensor"),
     "streaming": About("mds", WORKERS, ("mosaicml-streaming",), True, "2: page cache to bytes, to tensor; far 2 more"),
@@ -47,6 +67,7 @@ class Job:
 
     `source` is the folder, or the URL, of the data set in the peer's format. With `far`, every request for data has
     the latency of slow.py, and nothing that was read before may answer for it. `scratch` is an empty folder.
+    `gather_bytes` is stoker's setting of that name, None for its default.
     """
 
     source: str
@@ -56,6 +77,7 @@ class Job:
     workers: int
     far: bool
     scratch: Path
+    gather_bytes: int | None = None
 
 
 class Feed(Protocol):
@@ -72,4 +94,5 @@ class Feed(Protocol):
 
 def load(name: str) -> Any:
     """The module of a peer."""
-    return importlib.import_module(f"peers.{name}_peer")
+    about = PEERS.get(name, NULL)
+    return importlib.import_module(f"peers.{about.module or name}_peer")

@@ -23,7 +23,13 @@ def open_feed(job: Job) -> DataLoaderFeed:
     loader = StreamingDataLoader(
         dataset, batch_size=job.batch_size, collate_fn=stack, drop_last=True, **worker_options(job)
     )
-    return DataLoaderFeed(loader)
+
+    def resume(batches: int) -> None:
+        samples = batches * job.batch_size
+        state = {"dataset": dataset.state_dict(samples, job.workers, job.batch_size), "current_epoch": 1}
+        loader.load_state_dict(state | {"num_samples_yielded": samples, "latest_worker_idx": 0})
+
+    return DataLoaderFeed(loader, resume)
 
 
 def _make_late() -> None:

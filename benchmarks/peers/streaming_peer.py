@@ -30,7 +30,12 @@ def open_feed(job: Job) -> DataLoaderFeed:
     loader = DataLoader(
         dataset, batch_size=job.batch_size, collate_fn=_stack_rows, drop_last=True, **worker_options(job)
     )
-    return DataLoaderFeed(loader)
+
+    def resume(batches: int) -> None:
+        dataset.next_epoch = 1  # in which it says where it stands
+        dataset.load_state_dict(dataset.state_dict(batches * job.batch_size, from_beginning=True))
+
+    return DataLoaderFeed(loader, resume)
 
 
 def _stack_rows(rows: list[dict[str, bytes]]) -> Any:

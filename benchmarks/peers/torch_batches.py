@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,10 +21,11 @@ def stack(samples: list[bytes]) -> torch.Tensor:
 
 
 class DataLoaderFeed:
-    """Batches of a DataLoader whose workers stay."""
+    """Batches of a DataLoader whose workers stay. `resume(n)`, where a peer can, goes on after n batches."""
 
-    def __init__(self, loader: DataLoader) -> None:
+    def __init__(self, loader: DataLoader, resume: Callable[[int], None] | None = None) -> None:
         self._loader = loader
+        self.resume = resume
         self.stock = loader.num_workers * (loader.prefetch_factor or 0) + 1
         self._iterator: Any = None
 

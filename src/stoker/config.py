@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
@@ -17,9 +16,10 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from stoker.config_file import FILE_VARIABLE, find_file
 from stoker.config_values import EXPECTED, Kind, Rule, from_text, shown, take, user_path
 from stoker.errors import ConfigError
-from stoker.toml_lines import key_lines
 from stoker.units import MIB
 
+FeederKind: TypeAlias = Literal["auto", "child", "inline"]  # what they mean: feed/options.py
+FEEDERS: Final = get_args(FeederKind)
 Engine: TypeAlias = Literal["auto", "direct", "buffered"]  # what they mean: io/choose.py
 ENGINES: Final = get_args(Engine)
 
@@ -93,12 +93,30 @@ class FeedSettings:
             "bytes", "STOKER_FEED_PREFETCH_BYTES", "Memory for batches ahead of use; 0 reads each when asked for.", 0
         ),
     )
+    gather_bytes: int = field(
+        default=512 * MIB,
+        metadata=_rule(
+            "bytes",
+            "STOKER_FEED_GATHER_BYTES",
+            "Memory for blocks read whole for small samples; 0 reads each alone.",
+            0,
+        ),
+    )
     threads: int = field(
-        default=64, metadata=_rule("count", "STOKER_FEED_THREADS", "Reads in flight at most, in one rank.", 1)
+        default=128, metadata=_rule("count", "STOKER_FEED_THREADS", "Reads in flight at most, in one rank.", 1)
     )
     deadline_s: float = field(
         default=300.0,
         metadata=_rule("duration", "STOKER_FEED_DEADLINE_S", "How long a batch may take before it is an error.", 0),
+    )
+    feeder: FeederKind = field(
+        default="auto",
+        metadata=_rule(
+            "text",
+            "STOKER_FEED_FEEDER",
+            "Where batches are made: in a child process where one can; always, or it is an error; never.",
+            choices=FEEDERS,
+        ),
     )
 
 
@@ -232,6 +250,10 @@ def _changed(section: Any, values: Mapping[str, Any], prefix: str) -> Any:
 
 def _read_values(path: Path, text: str) -> Iterator[tuple[str, Any, str]]:
     """(dotted name, checked value, FILE:LINE) of every key in the file."""
+    import tomllib  # noqa: PLC0415  4 ms that a trainer without a file need not wait for
+
+    from stoker.toml_lines import key_lines  # noqa: PLC0415
+
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError alone: a number of too many digits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import stat
@@ -62,7 +63,7 @@ def _read_file(path: Path, uid: int) -> tuple[str | None, str]:
     except (FileNotFoundError, NotADirectoryError):
         return None, ""
     except OSError as error:
-        link = " (a link is not followed)" if path.is_symlink() else ""
+        link = " (a link is not followed)" if error.errno == errno.ELOOP else ""
         return None, f"{(error.strerror or str(error)).lower()}{link}"
     try:
         problem = _distrust(os.fstat(fd), uid)

@@ -20,8 +20,10 @@
       CapacityError        OSError        exit 5   disk full, quota, budget
       DatasetError                        exit 9
         EmptyDataset, SampleError, SourceChanged
+        UnknownField       KeyError
       CheckpointError                     exit 10
         CheckpointMissing, SaveFailed, Fenced, RunBusy
+      ChildDied                           exit 11  a process of stoker's own ended again and again
       UnsupportedError                    exit 8   the platform or an extra is missing
       ClosedError                         exit 1   used after close()
       InternalError                       exit 70  a bug in stoker
@@ -32,6 +34,8 @@ Each pickles (errors cross processes) and prints as at most three lines.
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 
@@ -165,6 +169,10 @@ class SourceChanged(DatasetError):
     """The source of a pack is not what it was when the pack began."""
 
 
+class UnknownField(DatasetError, KeyError):
+    """No field has that name; the text names those that there are."""
+
+
 class CheckpointError(StokerError):
     """A checkpoint cannot be saved or restored."""
 
@@ -187,6 +195,12 @@ class RunBusy(CheckpointError):
     """Another process on this host holds the run's lock."""
 
 
+class ChildDied(StokerError):
+    """A process that works for this one ended again and again; the text says how, and its last words."""
+
+    exit_code = 11
+
+
 class UnsupportedError(StokerError):
     """The platform cannot do it, or an extra is not installed."""
 
@@ -201,3 +215,13 @@ class InternalError(StokerError):
     """A bug in stoker: please report it."""
 
     exit_code = 70
+
+
+@contextmanager
+def naming(where: str, kind: type[StokerError] = StokerError) -> Iterator[None]:
+    """Say `where` in errors of this kind that leave the block without a place: pure functions do not know it."""
+    try:
+        yield
+    except kind as error:
+        error.where = error.where or where
+        raise

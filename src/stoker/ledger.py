@@ -65,6 +65,7 @@ __all__ = [
 ]
 
 _READ_TRIES: Final = 1000
+_CAUSES: Final = tuple(Cause)  # to go through an enumeration costs a call for each
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -164,7 +165,7 @@ class Ledger:
         The time since the batch before, without what saves blocked, is the compute of that batch. Before the first
         batch of a loop there is none. `waits` sum to the wait, and CHECKPOINT is not among them. Costs 6 µs.
         """
-        parts = [waits.get(cause, 0) for cause in Cause]
+        parts = [waits.get(cause, 0) for cause in _CAUSES]
         if left_ns < entered_ns or min(parts) < 0 or sum(parts) != left_ns - entered_ns or parts[-1]:
             raise InternalError(f"the parts of a wait of {left_ns - entered_ns} ns do not fit: {dict(waits)}")
         with self._lock:
@@ -179,7 +180,7 @@ class Ledger:
             totals.batch_bytes += batch_bytes
             totals.last_step = max(totals.last_step, step)
             totals.last_ns = left_ns
-            for cause, part in zip(Cause, parts, strict=True):
+            for cause, part in zip(_CAUSES, parts, strict=True):
                 totals.waits_ns[cause] += part
             self._last_left_ns = left_ns
             parts[-1] = blocked_ns
@@ -212,8 +213,13 @@ class Ledger:
 
     def add(self, counter: Counter, amount: int) -> None:
         """Count `amount` more; any thread. Costs 2.3 µs."""
+        self.add_all({counter: amount})
+
+    def add_all(self, amounts: Mapping[Counter, int]) -> None:
+        """Count these amounts more, at the cost of one."""
         with self._lock:
-            self._totals.counters[counter] += amount
+            for counter, amount in amounts.items():
+                self._totals.counters[counter] += amount
             self._publish()
 
     def snapshot(self) -> LedgerSnapshot:

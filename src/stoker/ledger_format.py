@@ -58,7 +58,7 @@ class Cause(StrEnum):
 class Counter(StrEnum):
     """What is counted besides steps. The order is the order of the cells in the file; new ones go last.
 
-    All only grow, but for BYTES_IN_FLIGHT, which goes down again (`add` with a negative amount).
+    All only grow, but for BYTES_IN_FLIGHT and DRAIN_BACKLOG, which go down again (`add` with a negative amount).
     """
 
     BYTES_READ = "bytes_read"
@@ -72,6 +72,14 @@ class Counter(StrEnum):
     RESTORE_NS = "restore_ns"
     RESTORED_BYTES = "restored_bytes"
     VERIFIED_BYTES = "verified_bytes"
+    DRAINED_STEPS = "drained_steps"
+    DRAINED_BYTES = "drained_bytes"
+    DRAIN_NS = "drain_ns"
+    DRAINS_FAILED = "drains_failed"
+    DRAINS_OVERTAKEN = "drains_overtaken"
+    DRAIN_BACKLOG = "drain_backlog"
+    DEVICE_IDLE_NS = "device_idle_ns"
+    PAGEABLE_BATCHES = "pageable_batches"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import weakref
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
@@ -19,7 +20,6 @@ from stoker.errors import ClosedError, ConfigError
 from stoker.io.lock import FileLock
 from stoker.ledger import Ledger, LedgerIdentity
 from stoker.tier.node import NodeDirectory, check_run_name, check_shared, default_nvme
-from stoker.units import parse_bytes
 from stoker.values import Layout
 
 if TYPE_CHECKING:
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from stoker.checkpoint.tiers import Tiers
     from stoker.dataset.describe import Dataset
     from stoker.dataset.recipe import Shuffle
+    from stoker.feed.deliver import Delivery
     from stoker.feed.loader import Loader, Progress
     from stoker.meter.report import Report
+    from stoker.torch.delivery import DeviceName
 
 
 def open(  # noqa: A001  read as stoker.open
@@ -44,12 +46,16 @@ def open(  # noqa: A001  read as stoker.open
     `run` names the job; starting the same name again continues it. Without a name there are loaders and a report, but
     no checkpoints. `nvme` is a directory on this node, `shared` one that all nodes see, where checkpoints go when it is
     given; `object` is the URL of a store far away that committed steps are copied to behind training: by default what
-    environment and stoker.toml say. `layout` is by default what torchrun or Slurm say, else one rank.
+    environment and stoker.toml say. `layout` is by default what torchrun or Slurm say, else one rank; it must be that
+    of the process group, if PyTorch has one. Of a run with a name every process is a rank of its own: which of them get
+    the same batches is for `run.loader(layout=)` to say.
 
     Every rank must call it: rank 0 makes the generation and tells the others. Raises RunBusy if this rank of the run
     lives on this node already, LayoutError, ConfigError, StoreError, CapacityError.
     """
-    layout = layout or Layout.from_environment(os.environ)
+    if layout is None:
+        layout = Layout.from_environment(os.environ)
+        _check_group(layout, "environment")
     places = {
         "tiers.nvme.path": nvme,
         "tiers.shared.path": shared,
@@ -88,6 +94,7 @@ class Run:
         from stoker.checkpoint.generation import start_generation
         from stoker.checkpoint.tiers import open_tiers
 
+        _check_group(self.layout, "layout")
         self._lock = self._node.claim(name, self.layout.dp_rank)
         self._stack.callback(self._lock.release)
         if self._shared is None and self.layout.nodes > 1:
@@ -134,6 +141,8 @@ class Run:
         epochs: int = 1,
         shuffle: Shuffle = "window",
         prefetch_bytes: int | str | None = None,
+        layout: Layout | None = None,
+        device: DeviceName | None = None,
     ) -> Loader:
         """Iterate batches of a data set: the same global batches on any number of ranks.
 
@@ -142,25 +151,33 @@ class Run:
         tail padded and marked in `.valid`: evaluation). `prefetch_bytes`, a number or a size such as "64MiB", bounds
         what lies ready ahead of use (default: the settings'); 0 reads each when asked for. Tars and files without a
         manifest are indexed first, once a node. The loader is closed with the run, or freed when nobody holds it any
-        more. Raises DatasetError, LayoutError, ConfigError, StoreError.
+        more.
+
+        `layout` says which ranks share a batch and which get the same, if that is another than the run's: from a device
+        mesh, `stoker.torch.layout(mesh)`. With `device`, "cpu", "cuda" or one such as "cuda:1", batches are tensors
+        there; numpy arrays without. Raises DatasetError, LayoutError, ConfigError, StoreError; UnsupportedError for a
+        device that is not there.
         """
         self._check_open()
+        delivery = None if device is None else _open_delivery(device)
+        from stoker.feed.start import start_feeder
+
+        start = start_feeder(dataset, self.config.feed.feeder)  # it loads while this process does
         from stoker.dataset.attach import IndexCache
         from stoker.feed.open import OrderWish, open_loader
         from stoker.feed.options import FeedOptions
 
-        feed = self.config.feed
-        wanted = feed.prefetch_bytes if prefetch_bytes is None else prefetch_bytes
-        options = FeedOptions(epochs, parse_bytes(wanted), feed.threads, feed.deadline_s)
-        wish = OrderWish(global_batch_size, seed, shuffle)
         loader = open_loader(
             dataset,
-            wish,
-            layout=self.layout,
-            options=options,
+            OrderWish(global_batch_size, seed, shuffle),
+            layout=layout or self.layout,
+            options=FeedOptions.of(self.config.feed, epochs, prefetch_bytes),
             ledger=self._ledger,
             indexes=IndexCache(self._node.indexes),
+            start=start,
         )
+        if delivery is not None:
+            loader.deliver_with(delivery)
         self._loaders.add(loader)
         if loader.progress is not None:
             self._progress.append(loader.progress)
@@ -208,14 +225,25 @@ class Run:
 
     def report(self, gpu_hour_price: float | None = None) -> Report:
         """What training waited for so far, over all ledgers at hand; the price is by default that of the settings."""
-        from stoker.meter.find import find_snapshots
+        from stoker.checkpoint.tiers import open_far
+        from stoker.meter.find import find_far_snapshots, find_snapshots
         from stoker.meter.report import build_report
 
         found = [self._ledger.snapshot()]  # the report counts a ledger once, in its newest copy
         if self.name is not None:
             found += find_snapshots(self._node.run(self.name), self._near(self.name) / "ledger")
+            found += find_far_snapshots(open_far(self.config.tiers.object, self.name), found)
         price = self.config.report.gpu_hour_price if gpu_hour_price is None else gpu_hour_price
         return build_report(found, gpu_hour_price=price)
+
+    def __repr__(self) -> str:
+        name = repr(self.name) if self.name is not None else "without a name"
+        generation = self.generation
+        start = "" if generation is None else f", start {generation.number}"
+        if generation is not None and generation.restore is not None:
+            start += f" from step {generation.restore.step}"
+        closed = ", closed" if self._closed else ""
+        return f"<Run {name}: rank {self.layout.dp_rank} of {self.layout.dp_size}{start}{closed}>"
 
     def close(self) -> None:
         """Finish what is staged, note the end, keep the ledger in the run's home. Idempotent.
@@ -226,7 +254,7 @@ class Run:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError(f"run {self.name!r} is closed")
+            raise ClosedError(f"run {self.name!r} is closed" if self.name is not None else "the run is closed")
 
     def __enter__(self) -> Self:
         return self
@@ -243,6 +271,20 @@ def _close_all(loaders: Iterable[Loader]) -> None:
     with ExitStack() as stack:
         for loader in list(loaders):
             stack.callback(loader.close)
+
+
+def _check_group(layout: Layout, source: str) -> None:
+    """Refuse a layout that is not that of the process group, if PyTorch is loaded and has one."""
+    if "torch.distributed" in sys.modules:
+        from stoker.torch.layouts import check_group
+
+        check_group(layout, source)
+
+
+def _open_delivery(device: DeviceName) -> Delivery:
+    from stoker.torch.delivery import open_delivery
+
+    return open_delivery(device)
 
 
 def _let_go(_lock: FileLock) -> None:

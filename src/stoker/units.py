@@ -69,3 +69,8 @@ def format_seconds(seconds: float) -> str:
 def format_rate(bytes_per_s: float) -> str:
     """A rate such as 1.9 GiB/s."""
     return f"{format_bytes(bytes_per_s)}/s"
+
+
+def format_count(count: int, noun: str) -> str:
+    """`1 shard`, `1,234 shards`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -87,6 +88,14 @@ def json_digest(value: Any) -> str:
     return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
+def whole_number(value: Any) -> int | None:
+    """`value` as int if it is a whole number of any type (numpy's are); None for others, True and False among them."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Where this process stands: data-parallel rank of `dp_size`, on `node` of `nodes`.
@@ -100,6 +109,11 @@ class Layout:
     nodes: int = 1
 
     def __post_init__(self) -> None:
+        for name in ("dp_rank", "dp_size", "node", "nodes"):
+            number = whole_number(getattr(self, name))
+            if number is None:
+                raise LayoutError(f"{name} is {getattr(self, name)!r}", hint="give a whole number")
+            object.__setattr__(self, name, number)
         if not (0 <= self.dp_rank < self.dp_size and 0 <= self.node < self.nodes <= self.dp_size):
             raise LayoutError(
                 f"impossible layout: rank {self.dp_rank} of {self.dp_size} on node {self.node} of {self.nodes}",
@@ -113,11 +127,16 @@ class Layout:
         torchrun: RANK, WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE. Slurm (a step, not an allocation): SLURM_PROCID,
         SLURM_NTASKS, SLURM_NODEID, SLURM_NNODES with SLURM_STEP_ID. Raises LayoutError for half a description.
         """
-        if "RANK" in environ or "WORLD_SIZE" in environ:
+        if _by_torchrun(environ):
             return cls._read(environ, "torchrun", ("RANK", "WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"))
-        if "SLURM_PROCID" in environ and environ.get("SLURM_STEP_ID", "").isdigit():
+        if _by_slurm(environ):
             return cls._read(environ, "Slurm", ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_NODEID", "SLURM_NNODES"))
         return cls()
+
+    @staticmethod
+    def is_described(environ: Mapping[str, str]) -> bool:
+        """Whether torchrun or `srun` started this process, as `environ` has it."""
+        return _by_torchrun(environ) or _by_slurm(environ)
 
     @classmethod
     def _read(cls, environ: Mapping[str, str], launcher: str, names: tuple[str, str, str, str]) -> Self:
@@ -133,3 +152,11 @@ class Layout:
             numbers.append(int(text))
         rank, size, node, nodes = numbers
         return cls(dp_rank=rank, dp_size=size, node=node, nodes=nodes)
+
+
+def _by_torchrun(environ: Mapping[str, str]) -> bool:
+    return "RANK" in environ or "WORLD_SIZE" in environ
+
+
+def _by_slurm(environ: Mapping[str, str]) -> bool:
+    return "SLURM_PROCID" in environ and environ.get("SLURM_STEP_ID", "").isdigit()

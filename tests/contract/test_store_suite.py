@@ -118,6 +118,12 @@ class TestObjectStore(StoreSuite):
     def again(self, store: Store) -> Store:
         return ObjectStore(store.url, environ=self.environ)
 
+    def test_readers_see_one_version_or_the_other_whole(self, store: Store) -> None:
+        """moto closes the old version's file under its readers, and then answers 500: asked again, as stores opened
+        by URL are. The same suite over the bare store meets a server without that fault in test_faults.py.
+        """
+        super().test_readers_see_one_version_or_the_other_whole(RetryStore(store, RetryPolicy(base_s=0.001)))
+
 
 class TestObjectServer(ObjectSuite):
     @pytest.fixture
@@ -159,8 +165,8 @@ class TestRetryStoreWhoseWritesAreThrottled(Wrapped):
     @pytest.fixture
     def store(self, tmp_path: Path) -> Iterator[Store]:
         class Throttling(FaultStore):
-            def writer(self, key: Key) -> ObjectWriter:
-                return self.inner.writer(key)
+            def writer(self, key: Key, *, size_bytes: int = 0) -> ObjectWriter:
+                return self.inner.writer(key, size_bytes=size_bytes)
 
         faults = [Fault("write", Throttled("less"), skip=number) for number in range(0, 300, 3)]
         inner = Throttling(LocalStore(tmp_path, create=True), faults)

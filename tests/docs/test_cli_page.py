@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import subprocess
 import sys
 
@@ -70,6 +72,35 @@ def test_every_verb_says_what_it_does_and_can_print_json(verbs):
 def test_the_help_of_the_installed_command_names_every_verb(verbs):
     done = subprocess.run([sys.executable, "-m", "stoker", "--help"], capture_output=True, text=True, check=True)
     assert [name for name in verbs if not re.search(rf"\b{name.split()[0]}\b", done.stdout)] == []
+
+
+def help_at_80_columns(*words):
+    done = subprocess.run(
+        [sys.executable, "-m", "stoker", *words, "--help"],
+        env={**os.environ, "COLUMNS": "80", "TERMINAL_WIDTH": "80"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_no_help_text_is_cut_at_80_columns_and_each_has_an_example(verbs):
+    for words in ([], *(name.split()[:1] for name in verbs), *(name.split() for name in verbs)):
+        text = help_at_80_columns(*words)
+        body = re.sub(r"^ +\w+\.\.\.(?= +<list)", "", text.partition("\n")[2], flags=re.MULTILINE)  # "may be repeated"
+        assert "..." not in body, text
+        assert max(map(len, text.splitlines())) <= 80
+        assert f"Usage: {' '.join(['stoker', *words])} " in text
+        assert "Example: stoker " in text, text
+
+
+def test_every_example_of_the_help_is_a_line_that_the_command_line_understands(verbs):
+    for name, command in verbs.items():
+        line = command.epilog.removeprefix("Example: ").split(" > ")[0]
+        program, *words = shlex.split(line)
+        assert (program, words[: len(name.split())]) == ("stoker", name.split())
+        command.make_context(name, words[len(name.split()) :]).close()
 
 
 @pytest.mark.parametrize("arguments", [["no-such-verb"], ["pack"], ["show", "--no-such-option", "x"]])

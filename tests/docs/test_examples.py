@@ -2,10 +2,14 @@
 
 A block that begins with ```python NAME is saved as that file, for a later `python NAME`. `make` lines must name a
 target; other lines of shell are not understood and fail, so that nothing is shown that nobody runs.
+
+One kind is not run: ```python not run: LIBRARY VERSION, where the library is not among the requirements of the tests.
+It must compile, and the page must say below it that it is not run and which version it was written for.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
@@ -19,7 +23,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+NOT_RUN = "not run: "
 SAMPLE_COUNT = 300
+# How a program of the pages is started here.
+MODULES = {"python": (), "stoker": ("-m", "stoker"), "torchrun": ("-m", "torch.distributed.run")}
+SHOWN = {"without-stoker": "the same, bit for bit"}  # what a page shows that shows no report
 
 # What the pages call yours: a model, its optimizer, and one step of training.
 YOURS = """
@@ -70,6 +78,7 @@ class Terminal:
     def __init__(self, folder):
         self.folder = folder
         self.environment = {**os.environ, "STOKER_NVME": str(folder / "nvme"), "COLUMNS": "120", "NO_COLOR": "1"}
+        self.environment |= {"OMP_NUM_THREADS": "1"}
         for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID"):
             self.environment.pop(name, None)
         make_photos(folder / "photos")
@@ -94,8 +103,8 @@ class Terminal:
         if program == "make":
             assert [a for a in arguments if "=" not in a and a not in targets()] == [], line
             return ""
-        if program in ("stoker", "python"):
-            return self.run(*(["-m", "stoker"] if program == "stoker" else []), *arguments)
+        if program in MODULES:
+            return self.run(*MODULES[program], *arguments)
         pytest.fail(f"nobody runs this line: {line}")
 
     def block(self, info, text):
@@ -103,6 +112,9 @@ class Terminal:
         if language == "sh":
             return "".join(self.command(line) for line in commands(text))
         if language != "python":
+            return ""
+        if name.startswith(NOT_RUN):
+            compile(text, name, "exec")
             return ""
         if name:
             (self.folder / name).write_text(text)
@@ -114,7 +126,41 @@ class Terminal:
 def test_the_page_runs_from_top_to_bottom(path, tmp_path):
     terminal = Terminal(tmp_path)
     shown = "".join(terminal.block(info, text) for info, text in FENCE.findall(path.read_text()))
-    assert "utilisation" in shown
+    assert SHOWN.get(path.stem, "utilisation") in shown
+
+
+def silent_about(text):
+    """Blocks that are not run, and whose library is installed, unversioned, or not spoken of in the text below them."""
+    wrong = []
+    for match in FENCE.finditer(text):
+        _, _, name = match[1].strip().partition(" ")
+        if name.startswith(NOT_RUN):
+            library, _, version = name.removeprefix(NOT_RUN).partition(" ")
+            below = " ".join(text[match.end() :].split())
+            told = "not run by the tests" in below and f"{library} {version}" in below
+            installed = importlib.util.find_spec(library.lower()) is not None
+            if installed or not told or not re.fullmatch(r"\d+\.\d+", version):
+                wrong.append(name)
+    return wrong
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.stem.lower())
+def test_what_is_not_run_says_so_and_names_the_version_it_was_written_for(path):
+    assert silent_about(path.read_text()) == []
+
+
+def test_a_block_that_is_not_run_without_a_reason_is_found(tmp_path):
+    def page(name, below):
+        return f"```python {NOT_RUN}{name}\nx = 1\n```\n{below}\n"
+
+    told = "The block is not run by the tests. It was written for Nowhere 2.6."
+    assert silent_about(page("Nowhere 2.6", told)) == []
+    assert silent_about(page("Nowhere 2.6", "Nothing.")) == ["not run: Nowhere 2.6"]
+    assert silent_about(page("Nowhere 2.7", told)) == ["not run: Nowhere 2.7"]
+    assert silent_about(page("Nowhere", told)) == ["not run: Nowhere"]
+    assert silent_about(page("Torch 2.6", told.replace("Nowhere", "Torch"))) == ["not run: Torch 2.6"]
+    with pytest.raises(SyntaxError):
+        Terminal(tmp_path).block(f"python {NOT_RUN}Nowhere 2.6", "x = (\n")
 
 
 def test_the_first_40_lines_of_the_readme_hold_the_example_and_both_commands():

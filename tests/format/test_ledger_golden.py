@@ -14,6 +14,7 @@ from pathlib import Path
 from stoker.ledger import Cause, Counter, Ledger, LedgerIdentity, LedgerStart, parse_ledger, read_ledger
 
 GOLDEN = Path(__file__).parent / "golden" / "ledger-1.gz"
+FIRST_COUNTERS = 11  # when the file was made; others have been added behind them
 
 
 def written(path):
@@ -26,7 +27,7 @@ def written(path):
         ledger.record_step(40 + n, n // 1000, entered, entered + 100, waits, 16, 65536)
         if n % 1000 == 999:
             ledger.record_checkpoint(41 + n, 300, 1_000_000)
-    for place, counter in enumerate(Counter):
+    for place, counter in enumerate(list(Counter)[:FIRST_COUNTERS]):
         ledger.add(counter, 101 + place)
     ledger.record_end(7_000_000)
     ledger.close()
@@ -55,7 +56,8 @@ def test_a_ledger_of_format_1_is_read_as_it_always_was(tmp_path):
     assert (totals.saves, totals.staged_bytes, totals.blocked_max_ns, totals.closed) == (4, 4_000_000, 300, 1)
     assert totals.last_ns == 9_000_000
     assert list(totals.waits_ns.values()) == [41_000, 82_000, 123_000, 164_000, 1200]
-    assert list(totals.counters.values()) == list(range(101, 112))
+    assert list(totals.counters.values())[:FIRST_COUNTERS] == list(range(101, 112))
+    assert not any(list(totals.counters.values())[FIRST_COUNTERS:])  # added since: in an old file they are 0
     assert [s.step for s in snapshot.steps] == list(range(44, 4140))
     assert [s.step for s in snapshot.saves] == [1040, 2040, 3040, 4040]
     after_a_save = snapshot.steps[1000 - 4]

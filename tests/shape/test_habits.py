@@ -94,7 +94,7 @@ def pickles(source):
             if n.split(".")[0] in PICKLING or n in ("torch.load", "torch.save", "np.load", "numpy.load")
         ]
         if bad:
-            found[f"{source.name}:{node.lineno}"] = f"{bad[0]} pickles"
+            found[source.name] = f"{bad[0]} pickles"
     return found
 
 

@@ -52,6 +52,33 @@ def test_the_public_names_are_these_and_each_is_there():
     assert [name for name in stoker.__all__ if not hasattr(stoker, name)] == []
 
 
+@pytest.mark.parametrize("module", ["stoker", "stoker.testing"])
+def test_a_module_lists_exactly_its_public_names_also_before_they_are_loaded(module):
+    script = f"import json, {module}; print(json.dumps([dir({module}), sorted({module}.__all__)]))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    listed, public = json.loads(done.stdout)
+    assert listed == public
+
+
+def test_help_teaches_the_first_steps():
+    import pydoc
+
+    import stoker
+
+    text = pydoc.plain(pydoc.render_doc(stoker))
+    for wanted in ("run.loader(", "run.checkpoint(", "state.restore()", "stoker.writer(", "shuffle=False", "class Run"):
+        assert wanted in text
+    for name in stoker.__all__:
+        assert getattr(stoker, name).__doc__, name
+
+
+def test_a_name_that_is_not_there_names_those_that_are():
+    import stoker
+
+    with pytest.raises(AttributeError, match="it has Dataset, Layout, Run"):
+        stoker.Datasets  # noqa: B018
+
+
 @pytest.mark.parametrize("name", ["mix", "load", "Config", "TorchDataset"])
 def test_what_this_version_does_not_have_has_no_door(name):
     import stoker

@@ -13,7 +13,7 @@ from stoker import config
 from stoker.checkpoint.save import SaveOptions
 from stoker.config import RULES, SECTIONS, Config, load_config
 from stoker.errors import ConfigError
-from stoker.feed.options import FeedOptions
+from stoker.feed.options import FEEDERS, FeedOptions
 from stoker.io.choose import ENGINES
 from stoker.units import GIB, KIB, MIB
 
@@ -47,7 +47,7 @@ def test_without_anything_every_value_is_its_default(tmp_path):
 def test_the_later_beats_the_earlier_and_says_where_it_comes_from(load, tmp_path):
     text = "# mine\n[feed]\nthreads = 3\nprefetch_bytes = '1GiB'\ndeadline_s = 5\n"
     found = load(text, {"feed.prefetch_bytes": 7, "feed.deadline_s": None}, STOKER_FEED_THREADS="4")
-    assert dataclasses.astuple(found.feed) == (7, 4, 5.0)
+    assert dataclasses.astuple(found.feed) == (7, 512 << 20, 4, 5.0, "auto")
     where = tmp_path / "stoker.toml"
     assert found.file == where
     assert values(found) | {
@@ -110,7 +110,12 @@ def test_an_empty_variable_says_nothing(load):
         ("[tier.nvme]\npath = '/x'", 2, "unknown section or key 'tier.nvme.path'", "'tiers.nvme.path'"),
         ("\n\n[fed]", 3, "unknown key 'fed'", ""),
         ("[feed.more]\na = 1", 2, "unknown section or key 'feed.more.a'", ""),
-        ("feed = 3", 1, "'feed' is a section, not a key", "write [feed] with prefetch_bytes, threads, deadline_s"),
+        (
+            "feed = 3",
+            1,
+            "'feed' is a section, not a key",
+            "write [feed] with prefetch_bytes, gather_bytes, threads, deadline_s",
+        ),
         ("tiers = 'x'", 1, "'tiers' is a section, not a key", "write [tiers]"),
         ("[feed]\nthreads = 0", 2, "feed.threads is 0", "it must be 1 or more"),
         ("[feed]\nthreads = 1.5", 2, "feed.threads is 1.5, not a whole number", ""),
@@ -211,7 +216,14 @@ def test_sections_are_small_and_frozen_and_every_key_has_its_variable():
 def test_the_defaults_are_those_of_the_rooms():
     defaults = Config()
     feed, saves = FeedOptions(), SaveOptions()
-    assert dataclasses.astuple(defaults.feed) == (feed.prefetch_bytes, feed.threads, feed.deadline_s)
+    assert dataclasses.astuple(defaults.feed) == (
+        feed.prefetch_bytes,
+        feed.gather_bytes,
+        feed.threads,
+        feed.deadline_s,
+        feed.feeder,
+    )
     assert (defaults.checkpoint.deadline_s, defaults.checkpoint.limit_s) == (saves.deadline_s, saves.limit_s)
     assert config.ENGINES == ENGINES
+    assert config.FEEDERS == FEEDERS
     assert defaults.feed.prefetch_bytes == 256 * MIB

@@ -34,11 +34,13 @@ EXPECTED = {
     "EmptyDataset": (ValueError, 9, False),
     "SampleError": (Exception, 9, False),
     "SourceChanged": (Exception, 9, False),
+    "UnknownField": (KeyError, 9, False),
     "CheckpointError": (Exception, 10, False),
     "CheckpointMissing": (LookupError, 10, False),
     "SaveFailed": (Exception, 10, False),
     "Fenced": (Exception, 10, False),
     "RunBusy": (Exception, 10, False),
+    "ChildDied": (Exception, 11, False),
     "UnsupportedError": (Exception, 8, False),
     "ClosedError": (Exception, 1, False),
     "InternalError": (Exception, 70, False),
@@ -98,3 +100,13 @@ def test_missing_forbidden_and_slow_are_told_apart():
     kinds = [getattr(errors, name) for name in names.split()]
     for kind in kinds:
         assert sum(issubclass(kind, other) for other in kinds) == 1
+
+
+def test_a_place_is_named_only_where_an_error_names_none():
+    with pytest.raises(StokerError) as bare, errors.naming("here"):
+        raise errors.EmptyDataset("no sample")
+    with pytest.raises(StokerError) as placed, errors.naming("here"):
+        raise errors.EmptyDataset("no sample", "there")
+    with pytest.raises(StokerError) as other, errors.naming("here", errors.DatasetError):
+        raise errors.ConfigError("seed is -1")
+    assert (bare.value.where, placed.value.where, other.value.where) == ("here", "there", "")

@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import inspect
 import json
 import os
 import shutil
@@ -117,6 +116,13 @@ def lose_all_but_the_object_tier(tmp_path, data, shared, far):
         found = {str(info.key): store.read(info.key) for info in store.list()}
     assert saved.items() <= found.items()
     assert {"step-00000024.g0002/MANIFEST.json", "ended.json", "gen-0002.json"} <= found.keys()
+    with stoker.open(run="r", nvme=tmp_path / "b", shared=shared, object=far) as run:
+        report = run.report()
+    assert [g.generation for g in report.generations] == [1, 2, 3]
+    assert report.steps == 13 + 14
+    assert (report.drain.failed, report.drain.backlog) == (0, 0)
+    assert report.drain.steps + report.drain.overtaken >= 2
+    assert "reached the far tier" in str(report)
     assert {name for name in found if name.startswith("ledger/")} == {
         "ledger/rank-00000.g0001.ledger",
         "ledger/rank-00000.g0002.ledger",
@@ -218,7 +224,19 @@ def test_evaluation_sees_every_sample_once_and_marks_the_pads(tmp_path, data):
         assert len(loader) == 13
 
 
-def test_an_evaluation_between_two_steps_is_neither_compute_nor_wait(tmp_path, data):
+@pytest.mark.parametrize(("setting", "feeder"), [("", "child"), ("child", "child"), ("inline", "inline")])
+def test_batches_are_made_in_a_child_process_unless_a_setting_says_otherwise(
+    tmp_path, data, monkeypatch, setting, feeder
+):
+    monkeypatch.setenv("STOKER_FEED_FEEDER", setting)
+    with stoker.open(nvme=tmp_path / "n") as run:
+        loader = run.loader(str(data), global_batch_size=8, prefetch_bytes="1MiB")
+        assert next(iter(loader)).step == 0
+        assert (loader.stats().feeder, loader.stats().budget_bytes) == (feeder, 1 << 20)
+
+
+def test_an_evaluation_between_two_steps_is_neither_compute_nor_wait(tmp_path, data, monkeypatch):
+    monkeypatch.setenv("STOKER_FEED_FEEDER", "inline")  # the start of a child is a wait
     with stoker.open(run="r", nvme=tmp_path / "n") as run:
         evaluation = run.loader(described(data), global_batch_size=50, shuffle=False)
         for batch in run.loader(described(data), global_batch_size=8):
@@ -307,7 +325,6 @@ def test_what_later_versions_bring_is_absent_and_not_a_stub():
     assert not {"mix", "load", "torch_dataset"} & set(dir(stoker))
     with pytest.raises(AttributeError):
         stoker.mix  # noqa: B018
-    assert "device" not in inspect.signature(stoker.Run.loader).parameters
     assert not hasattr(stoker.Dataset("x"), "on_bad")
 
 
@@ -517,3 +534,20 @@ def test_a_run_whose_home_was_put_back_goes_on_from_there(tmp_path):
     for generation in (3, 4):
         with stoker.open(run="r", nvme=tmp_path / "n") as run:
             assert run.generation.number == generation
+
+
+@pytest.mark.parametrize("dataset", [None, 3, []])
+def test_a_loader_of_nothing_is_refused_by_name(tmp_path, dataset):
+    with stoker.open(nvme=tmp_path / "nvme") as run, pytest.raises(ConfigError, match="not a data set"):
+        run.loader(dataset, global_batch_size=1)
+    with pytest.raises(ClosedError, match="the run is closed"):
+        run.loader("x", global_batch_size=1)
+
+
+def test_a_run_shows_where_it_stands_on_one_line(tmp_path, data):
+    with stoker.open(nvme=tmp_path / "nvme") as run:
+        assert repr(run) == "<Run without a name: rank 0 of 1>"
+    train(tmp_path / "nvme", data, stop_after=7)
+    with stoker.open(run="r", nvme=tmp_path / "nvme") as run:
+        assert repr(run) == "<Run 'r': rank 0 of 1, start 2 from step 5>"
+    assert repr(run) == "<Run 'r': rank 0 of 1, start 2 from step 5, closed>"

@@ -5,7 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.errors import ConfigError
-from stoker.units import GIB, KIB, MIB, TIB, format_bytes, format_rate, format_seconds, parse_bytes, parse_seconds
+from stoker.units import (
+    GIB,
+    KIB,
+    MIB,
+    TIB,
+    format_bytes,
+    format_count,
+    format_rate,
+    format_seconds,
+    parse_bytes,
+    parse_seconds,
+)
 
 
 @pytest.mark.parametrize(
@@ -93,3 +104,7 @@ def test_a_duration_is_read(text, seconds):
 def test_what_is_no_duration_is_refused_with_the_forms_that_are(text):
     with pytest.raises(ConfigError, match=r"(?s)not a duration: .*500ms, 30s, 5min or 1h"):
         parse_seconds(text)
+
+
+def test_one_of_a_thing_is_not_written_as_several():
+    assert [format_count(n, "shard") for n in (0, 1, 2, 12345)] == ["0 shards", "1 shard", "2 shards", "12,345 shards"]

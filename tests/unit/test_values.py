@@ -5,12 +5,13 @@ import pickle
 import unicodedata
 from dataclasses import FrozenInstanceError
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.errors import ConfigError, LayoutError
-from stoker.values import KEY_MAX_BYTES, ByteRange, Key, Layout, ObjectInfo, canonical_json, json_digest
+from stoker.values import KEY_MAX_BYTES, ByteRange, Key, Layout, ObjectInfo, canonical_json, json_digest, whole_number
 
 # ---- keys
 
@@ -128,6 +129,25 @@ def test_an_impossible_layout_is_refused(wrong):
     with pytest.raises(LayoutError, match=f"rank {wrong[0]} of {wrong[1]} on node {wrong[2]} of {wrong[3]}") as caught:
         Layout(*wrong)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["dp_rank", "dp_size", "node", "nodes"])
+@pytest.mark.parametrize("value", [1.0, True, "1", None])
+def test_a_layout_of_anything_but_whole_numbers_is_refused_by_name(name, value):
+    with pytest.raises(LayoutError, match=f"{name} is {value!r}"):
+        Layout(**({"dp_rank": 0, "dp_size": 2} | {name: value}))
+
+
+def test_a_layout_takes_whole_numbers_of_any_type():
+    layout = Layout(np.int64(1), np.uint8(2))
+    assert layout == Layout(1, 2)
+    assert all(type(value) is int for value in (layout.dp_rank, layout.dp_size))
+
+
+@pytest.mark.parametrize("value", [1.5, 1.0, True, "1", None, b"1"])
+def test_only_whole_numbers_are_whole_numbers(value):
+    assert whole_number(value) is None
+    assert whole_number(np.int32(7)) == 7
 
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "LOCAL_RANK": "1"}

@@ -148,7 +148,7 @@ class StepDrain:
             return None
 
     def _copy_file(self, file: WrittenFile, pacer: Pacer) -> None:
-        with self._far.writer(self._key(file.name)) as out:
+        with self._far.writer(self._key(file.name), size_bytes=file.bytes) as out:
             for chunk in self._chunks(self._reader, file):
                 out.write(chunk)
                 pacer.moved(len(chunk))

@@ -6,7 +6,7 @@ import logging
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, cast
 
 from stoker import crash
 from stoker.checkpoint.commit import check_newest, promote
@@ -16,6 +16,7 @@ from stoker.checkpoint.manifest import EndedRecord, GenerationRecord, RunRecord,
 from stoker.checkpoint.state import Json, Rendezvous
 from stoker.checkpoint.tiers import Tiers
 from stoker.errors import (
+    AccessDenied,
     AlreadyExists,
     CheckpointError,
     ConfigError,
@@ -143,6 +144,7 @@ def _start(tiers: Tiers, run: str, layout: Layout, newest: int | None = None) ->
             continue
         own = number if newest is not None else None
         _end_older(tiers.near, number)
+        _sweep(tiers)
         after = look_everywhere(tiers)
         # Until our record was there, an older generation could still commit: then our record names the wrong step.
         if _choose(tiers, after, number) == restore:
@@ -164,6 +166,9 @@ def _claim_run(home: Store, run: str, started: str) -> None:
         found = _read_run(home, run, where)
         if found.name != run:
             raise ConfigError(f"the folder belongs to run {found.name!r}, not {run!r}", where) from None
+    except AccessDenied as error:
+        hint = "each start of a run notes itself in its folder, also to go on from what lies there"
+        raise AccessDenied(error.what, error.where, "; ".join(text for text in (error.hint, hint) if text)) from error
     else:
         crash.point("generation-run-named")
 
@@ -216,7 +221,13 @@ def _end_older(home: Home, number: int) -> None:
         if step.generation < number:
             home.delete_tree(step.undrained)
             crash.point("generation-drain-note-removed")
-    home.sweep()
+
+
+def _sweep(tiers: Tiers) -> None:
+    """Remove what killed writers left under temporary names: nearby, and also in a far tier that is a directory."""
+    for store in tiers.nearest_first:
+        if store.limits.promotes:
+            cast("Home", store).sweep()
 
 
 def _end_partial(home: Home, step: StepId) -> None:

@@ -51,20 +51,24 @@ def index_chunks(
 ) -> dict[str, list[StoredChunk]]:
     """Every tensor of a step by its chunks. `offsets` are what each file says of where its chunks begin.
 
+    Of equal boxes the first counts. Ranks of a mesh write each box once, but where a tensor lies on one of several
+    meshes side by side, as under FSDP over tensor parallelism what is not tensor-parallel does, each of them writes it.
+
     Raises FormatError for a chunk whose offsets do not fit its shape, or two of one name with other dtypes.
     """
-    found: dict[str, list[StoredChunk]] = {}
+    found: dict[str, dict[Box, StoredChunk]] = {}
     for number, (header, starts) in enumerate(zip(headers, offsets, strict=True)):
         for name, place in header.tensors.items():
             at = tuple(starts.get(name, ()))
             if len(at) != len(place.shape):
                 raise FormatError(f"tensor {name!r} of shape {list(place.shape)} is said to begin at {list(at)}")
             chunk = StoredChunk(number, place.dtype, place.start, Box(at, place.shape))
-            chunks = found.setdefault(name, [])
-            if chunks and chunks[0].dtype != chunk.dtype:
-                raise FormatError(f"tensor {name!r} is {chunks[0].dtype} in one file and {chunk.dtype} in another")
-            chunks.append(chunk)
-    return found
+            chunks = found.setdefault(name, {})
+            first = next(iter(chunks.values()), chunk)
+            if first.dtype != chunk.dtype:
+                raise FormatError(f"tensor {name!r} is {first.dtype} in one file and {chunk.dtype} in another")
+            chunks.setdefault(chunk.box, chunk)
+    return {name: list(chunks.values()) for name, chunks in found.items()}
 
 
 def describe(chunks: Sequence[StoredChunk]) -> StoredTensor:

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -17,7 +18,8 @@ from stoker.checkpoint.inventory import read_manifest
 from stoker.checkpoint.layout import Home, StepId
 from stoker.checkpoint.tiers import FAR_NAME
 from stoker.checkpoint.writer import Background
-from stoker.errors import Fenced, NotFound, SaveFailed, StokerError, TimedOut
+from stoker.errors import ClosedError, Fenced, NotFound, SaveFailed, StokerError, TimedOut
+from stoker.ledger import Counter
 from stoker.store.base import Store
 from stoker.units import format_bytes, format_seconds
 
@@ -132,7 +134,8 @@ class Drains:
     """Rank 0: drains one step after the other on a thread of its own. Thread-safe.
 
     Falls it behind, it goes on with the newest step and leaves out those that were overtaken, but never stops one
-    midway: also when the process begins another generation meanwhile, with `renew`.
+    midway: also when the process begins another generation meanwhile, with `renew`. `tally` counts what becomes
+    of them.
     """
 
     def __init__(
@@ -141,6 +144,7 @@ class Drains:
         far: Store,
         generation: Generation,
         options: DrainOptions,
+        tally: Callable[[Counter, int], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._near = near
@@ -148,6 +152,7 @@ class Drains:
         self._generation = generation
         self._renewing = threading.Lock()  # held while the next generation begins
         self._options = options
+        self._tally = tally
         self._clock = clock
         self._hurry = threading.Event()
         self._background = Background("stoker-drain")
@@ -211,12 +216,13 @@ class Drains:
         with self._lock:
             self._waiting[passage.step] = passage
             self._unsettled.append(passage)
+        self._add(Counter.DRAIN_BACKLOG, 1)
         try:
             self._background.submit(self._work)
         except RuntimeError as error:  # no thread can be started
             with self._lock:
                 self._waiting.pop(passage.step, None)
-            passage.settle(SaveFailed(f"step {passage.step.step} cannot be drained in the background: {error}"))
+            self._settle(passage, SaveFailed(f"step {passage.step.step} cannot be drained in the background: {error}"))
 
     def _work(self) -> None:
         """Drain the newest step that waits, and leave out the others."""
@@ -233,7 +239,7 @@ class Drains:
         if error is not None:
             self._note(newest, error.what)
             _log.warning("step %d stays on its tier (the next save raises this): %s", newest.step, error.what)
-        waiting[newest].settle(error)
+        self._settle(waiting[newest], error)
 
     def _drain_renewed(self, step: StepId, interval_s: float | None) -> StokerError | None:
         """Drain a step; the error if it failed. Again if it was this process that went on to a newer generation."""
@@ -247,18 +253,24 @@ class Drains:
                     break
         if error is not None:
             self._count(lambda was: replace(was, failed=was.failed + 1))
+            self._add(Counter.DRAINS_FAILED, 1)
         return error
 
     def _drain(self, step: StepId, generation: int, interval_s: float | None) -> StokerError | None:
         """Drain a step in a generation; the error if it failed. Does not raise."""
         drain = StepDrain(self._near, self._far, step, generation)
         pacer = Pacer(self._options.limits, interval_s, self._hurry, self._clock)
+        began_s = self._clock()
         try:
             if step.generation < generation and drain.is_committed():
                 return None
             done = drain.run(pacer, read_back=self._options.read_back)
         except Exception as error:  # noqa: BLE001  the thread's boundary: the next save, wait() or close() raises it
             return self._failure(step, error)
+        finally:
+            self._add(Counter.DRAIN_NS, int((self._clock() - began_s) * 1e9))
+        self._add(Counter.DRAINED_STEPS, 1)
+        self._add(Counter.DRAINED_BYTES, done.copied_bytes)
         self._count(
             lambda was: replace(
                 was,
@@ -295,7 +307,16 @@ class Drains:
             reason,
         )
         self._note(passage.step, reason)
-        passage.settle(SaveFailed(reason, self._far.url, "wait for the newer step"), told=True)
+        self._add(Counter.DRAINS_OVERTAKEN, 1)
+        self._settle(passage, SaveFailed(reason, self._far.url, "wait for the newer step"), told=True)
+
+    def _settle(self, passage: OwnPassage, error: StokerError | None, *, told: bool = False) -> None:
+        self._add(Counter.DRAIN_BACKLOG, -1)
+        passage.settle(error, told=told)
+
+    def _add(self, counter: Counter, amount: int) -> None:
+        with suppress(ClosedError):  # the run ended before the drain did
+            self._tally(counter, amount)
 
     def _note(self, step: StepId, reason: str) -> None:
         if self._generation.layout.dp_size > 1:

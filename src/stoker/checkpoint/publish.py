@@ -79,6 +79,15 @@ class Save:
         """Whether the save is over, committed or given up."""
         return self._settled.is_set()
 
+    def __repr__(self) -> str:
+        if self._error is not None:
+            state = f"given up: {self._error.what}"
+        elif self.settled:
+            state = f"committed to {' and '.join(self.reached)}"
+        else:
+            state = "being written" if self.staged else "written, waiting for the other ranks"
+        return f"<Save of step {self.step}: {state}>"
+
     def wait(self, until: str | None = None) -> None:
         """Wait until the whole step is durable and visible in tier `until` (default: where it commits).
 

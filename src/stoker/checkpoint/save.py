@@ -127,7 +127,7 @@ class Checkpoint:
         self._drains: Drains | None = None
         self._outward: Passage | None = None  # of the newest step that is on its way, or was
         if self._tiers.far is not None and self._rank == 0:
-            self._drains = Drains(self._home, self._tiers.far, generation, self._options.drain)
+            self._drains = Drains(self._home, self._tiers.far, generation, self._options.drain, ledger.add)
             self._outward = self._drains.resume()
 
     def restore(self) -> int | None:
@@ -257,6 +257,13 @@ class Checkpoint:
         """What was done so far on this rank."""
         with self._lock:
             return replace(self._stats, drains=self._drains.stats()) if self._drains is not None else self._stats
+
+    def __repr__(self) -> str:
+        done, run = self.stats(), self._generation.run
+        facts = [f"every {self._every} steps", f"{done.committed} of {done.saves} saves committed"]
+        for what, step in (("restored", done.restored_step), ("newest", done.last_committed_step)):
+            facts += [] if step is None else [f"{what} step {step}"]
+        return f"<Checkpoint of run {run!r} in {self._home.url}: {', '.join(facts + ['closed'] * self._closed)}>"
 
     def close(self) -> None:
         """Wait for what is staged and, on rank 0, on its way to the far tier; let go of the memory. Idempotent.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any, Final
 
 from stoker.checkpoint.state import HasStep
 from stoker.errors import ConfigError
+from stoker.values import whole_number
 
 _STEP_LIMIT: Final = 2**53  # JSON's numbers are exact up to here in every reader
 
@@ -18,7 +18,7 @@ def is_due(step: int, every: int, total: int | None) -> bool:
 
 def steps_done(after: HasStep | int) -> int:
     """The number of batches done. Raises ConfigError for anything but a batch or its number."""
-    step = _whole_number(getattr(after, "step", after))
+    step = whole_number(getattr(after, "step", after))
     if step is None:
         kind = type(after).__name__
         raise ConfigError(f"save after {after!r}, a {kind}, which has no number", hint="give the batch, or its number")
@@ -29,15 +29,7 @@ def steps_done(after: HasStep | int) -> int:
 
 def interval(every: Any) -> int:
     """Every how many steps to save. Raises ConfigError for anything but a count of 1 or more."""
-    steps = _whole_number(every)
+    steps = whole_number(every)
     if steps is None or steps < 1:
         raise ConfigError(f"every={every!r} steps", hint="give a whole number of 1 or more")
     return steps
-
-
-def _whole_number(value: Any) -> int | None:
-    """The value as int if it is one of any kind (numpy's are); True and False are none."""
-    try:
-        return None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        return None

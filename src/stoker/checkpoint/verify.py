@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 import numpy as np
 
-from stoker.checkpoint.inventory import read_manifest
-from stoker.checkpoint.layout import Home, StepId
+from stoker.checkpoint.inventory import read_manifest, take_far_inventory
+from stoker.checkpoint.layout import StepId
 from stoker.checkpoint.manifest import Manifest, Receipt, WrittenFile
 from stoker.checkpoint.read import Span, StepReader, read_receipts
 from stoker.errors import IntegrityError, NewerFormat, NotFound, Truncated
 from stoker.io.checksum import CHUNK_BYTES
+from stoker.store.base import PromotingStore, Store
 from stoker.values import Key
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -41,13 +42,24 @@ class VerifiedStep:
     faults: tuple[StepFault, ...]
 
 
-def verify_run(home: Home, *, deep: bool, progress: Progress | None = None) -> Iterator[VerifiedStep]:
-    """Verify every committed step of a run, the oldest first. Steps under way are no steps. Raises as `verify_step`."""
-    for step in sorted(found for name in home.list_dirs() if (found := StepId.parse(name)) is not None):
+def verify_run(home: Store, *, deep: bool, progress: Progress | None = None) -> Iterator[VerifiedStep]:
+    """Verify every committed step of a run, the oldest first, in any of its tiers. Steps under way are no steps.
+
+    Costs a listing: in a tier whose directories cannot be renamed, of all files of all steps, of which those with a
+    manifest count. Raises as `verify_step`.
+    """
+    for step in _committed(home):
         yield verify_step(home, step, deep=deep, progress=progress)
 
 
-def verify_step(home: Home, step: StepId, *, deep: bool, progress: Progress | None = None) -> VerifiedStep:
+def _committed(home: Store) -> list[StepId]:
+    if home.limits.promotes:
+        names = cast("PromotingStore", home).list_dirs()
+        return sorted(step for name in names if (step := StepId.parse(name)) is not None)
+    return list(take_far_inventory(home).steps)
+
+
+def verify_step(home: Store, step: StepId, *, deep: bool, progress: Progress | None = None) -> VerifiedStep:
     """Verify one committed step: manifest, receipts, and the size of every file; `deep` also every chunk's digest.
 
     Damage is returned, not raised, one fault a file. Raises NewerFormat, AccessDenied, Unavailable, TimedOut.
@@ -64,7 +76,7 @@ def verify_step(home: Home, step: StepId, *, deep: bool, progress: Progress | No
 
 
 def _verify_files(
-    home: Home,
+    home: Store,
     reader: StepReader,
     manifest: Manifest,
     receipts: list[Receipt],

@@ -21,13 +21,16 @@ def cat(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, bytes in base64.")] = False,
 ) -> None:
-    """Print the bytes of one field of one sample, checked before the first of them is printed."""
-    from stoker.dataset.attach import open_described
+    """Print the bytes of one field of one sample.
+
+    They are checked before the first of them is printed.
+    """
+    from stoker.dataset.attach import open_indexed
     from stoker.dataset.describe import Dataset
     from stoker.dataset.sample import find_sample, read_sample
 
     with ExitStack() as stack:
-        opened = open_described(Dataset(url, index=index), stack)
+        opened = open_indexed(Dataset(url, index=index), stack)
         sample = find_sample(opened, key)
         fields = read_sample(opened, sample)
     if field is None and len(fields) == 1:

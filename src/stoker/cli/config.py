@@ -9,15 +9,24 @@ from typing import Annotated, Any
 
 import typer
 
-config = typer.Typer(name="config", help="Settings.", no_args_is_help=True, rich_markup_mode=None)
+config = typer.Typer(
+    name="config",
+    help="Settings, and where they come from.",
+    epilog="Example: stoker config show",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
-@config.command(name="show")
+@config.command(name="show", epilog="Example: stoker config show")
 def show(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
-    """Show every setting with its value and where it comes from: default, file and line, or environment."""
+    """Show every setting: its value, and where that comes from.
+
+    From the default, a line of stoker.toml, or a variable of the environment.
+    """
     facts = config_facts()
     typer.echo(json.dumps(facts) if as_json else _describe(facts))
 

@@ -16,7 +16,7 @@ from stoker.config_values import user_path
 from stoker.errors import ConfigError, UnsupportedError
 from stoker.io.atomic import make_dirs
 from stoker.io.os_errors import translating
-from stoker.units import format_bytes, format_seconds
+from stoker.units import format_bytes, format_count, format_seconds
 
 LEAST_STEPS = 35  # with a save every 20 steps and the kill at 5/7, there must be one save to resume from
 
@@ -32,9 +32,10 @@ def demo(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
-    """Pack real files, train on them, kill the run, resume it, and prove that nothing changed.
+    """Pack, train, kill, resume, and prove that nothing changed.
 
-    Exit code 1 if anything does not hold.
+    Real files are packed, a small model is trained on them, the run is killed and resumed. Exit code 1 if anything
+    does not hold.
     """
     from stoker.demo.prove import demonstrate
 
@@ -89,7 +90,8 @@ def describe(facts: dict[str, Any]) -> str:
     dataset, training, wait, checkpoint = (facts[name] for name in ("dataset", "training", "wait", "checkpoint"))
     yes = {True: "yes", False: "NO"}
     rows = {
-        "data set": f"{dataset['samples']} samples, {format_bytes(dataset['bytes'])} in {dataset['shards']} shards, "
+        "data set": f"{format_count(dataset['samples'], 'sample')}, {format_bytes(dataset['bytes'])} in "
+        f"{format_count(dataset['shards'], 'shard')}, "
         f"digest {dataset['digest'][:12]}",
         "training": f"{training['steps']} steps; loss every tenth step: "
         + "  ".join(f"{loss:.2f}" for loss in [*training["losses"][::10], training["loss_last"]]),

@@ -31,12 +31,15 @@ class _DefaultGroup(TyperGroup):
 doctor = typer.Typer(
     name="doctor",
     cls=_DefaultGroup,
-    help="What is wrong with this node's storage: stoker doctor [PATH|URL ...] is stoker doctor check.",
+    help="""Say what is wrong with this node's storage.
+
+    `stoker doctor PATH` is `stoker doctor check PATH`.""",
+    epilog="Example: stoker doctor /mnt/data",
     rich_markup_mode=None,
 )
 
 
-@doctor.command(name="check")
+@doctor.command(name="check", epilog="Example: stoker doctor check /mnt/data --json")
 def check(
     targets: Annotated[
         list[str] | None, typer.Argument(help="Paths, or URLs of object stores; none: the node.")
@@ -48,9 +51,10 @@ def check(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
-    """Look at the node and what lies under the given paths: what is wrong, the evidence, the fix; in about two seconds.
+    """Look at the node and what lies under the given paths.
 
-    Only reads, and needs no rights. Ends with 0 if all is well, 1 on a warning, 2 on a failure, 3 if it could not look.
+    Says what is wrong, the evidence and the fix, in about two seconds. Only reads, and needs no rights. Ends with
+    0 if all is well, 1 on a warning, 2 on a failure, 3 if it could not look.
     """
     from stoker.doctor.capture import RecordingNode
     from stoker.doctor.check import Target
@@ -77,16 +81,17 @@ def check(
     _show(found, [t.text for t in asked], as_json=as_json)
 
 
-@doctor.command(name="explain")
+@doctor.command(name="explain", epilog="Example: stoker doctor explain gdscheck.txt cufile.log")
 def explain(
-    what: Annotated[list[str], typer.Argument(help="KIND or auto, if wanted, then files.", metavar="[KIND] FILE...")],
+    what: Annotated[list[str], typer.Argument(help="KIND or auto, if wanted, then files.", metavar="[KIND] FILES")],
     seconds: Annotated[float | None, typer.Option(help="Time between two samples of the same counters.")] = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
-    """Say what outputs of other tools mean, wherever they come from: gdscheck -p, cufile.log, mountinfo, and more.
+    """Say what outputs of other tools mean, wherever they come from.
 
-    What a file is is told from its content. Files of the same counters that follow each other are compared.
+    gdscheck -p, cufile.log, mountinfo, and more. What a file is is told from its content. Files of the same counters
+    that follow each other are compared.
     """
     from stoker.doctor.diagnose import explain_files
     from stoker.doctor.registry import KIND_NAMES

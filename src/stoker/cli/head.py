@@ -24,15 +24,18 @@ def head(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
-    """Show the first samples of a data set: each field's size, and what it begins with. Their bytes are checked."""
+    """Show the first samples of a data set.
+
+    Of each field its size, and what it begins with. The bytes are checked.
+    """
     import numpy as np
 
-    from stoker.dataset.attach import open_described
+    from stoker.dataset.attach import open_indexed
     from stoker.dataset.describe import Dataset
     from stoker.dataset.sample import read_sample
 
     with ExitStack() as stack:
-        opened = open_described(Dataset(url, index=index), stack)
+        opened = open_indexed(Dataset(url, index=index), stack)
         numbers = np.arange(min(count, opened.manifest.sample_count))
         keys = opened.keys(numbers)
         samples = [read_sample(opened, number) for number in numbers.tolist()]

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from stoker.units import format_bytes, format_seconds
+from stoker.units import format_bytes, format_count, format_seconds
 
 
 def index(
@@ -29,9 +29,10 @@ def index(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
-    """Index tar archives, or a tree of files, where they lie: they are read, never changed or copied.
+    """Index tar archives, or a tree of files, where they lie.
 
-    Of tars only the headers are read. Without --checksums objects are held to their size and version.
+    They are read, never changed or copied. Of tars only the headers are read. Without --checksums objects are held to
+    their size and version.
     """
     from stoker.dataset.index import IndexOptions
     from stoker.dataset.index import index as write_index
@@ -58,11 +59,11 @@ def index(
 
 
 def _describe(facts: dict[str, Any]) -> str:
-    what = "archives" if facts["kind"] == "tar" else "files"
+    objects = format_count(facts["objects"], "archive" if facts["kind"] == "tar" else "file")
     verb = "already there" if facts["already_there"] else f"indexed in {format_seconds(facts['seconds'])}"
     held = "crc32c of each field" if facts["checksums"] else "size and version of each object (--checksums for more)"
     lines = [
-        f"{verb}: {facts['samples']} samples ({format_bytes(facts['bytes'])}) in {facts['objects']} {what}",
+        f"{verb}: {format_count(facts['samples'], 'sample')} ({format_bytes(facts['bytes'])}) in {objects}",
         f"index      {facts['index']}",
         f"digest     {facts['digest']}",
         f"fields     {', '.join(facts['fields'])}",

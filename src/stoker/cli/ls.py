@@ -8,55 +8,67 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from stoker.config_values import user_path
-from stoker.errors import NotFound
+from stoker.errors import ConfigError, NotFound
 from stoker.io.os_errors import translating
 from stoker.tier.holdings import Holdings, holdings
 from stoker.tier.node import NodeDirectory, default_nvme
-from stoker.units import format_bytes
+from stoker.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from stoker.dataset.open import OpenDataset
 
-_CHUNK = 4096
+SHOWN_SAMPLES: Final = 100  # to a person; a program that asks for JSON gets all
+_CHUNK: Final = 4096
 
 
 def ls(
     url: Annotated[str | None, typer.Argument(help="Path or URL of a data set.")] = None,
-    limit: Annotated[int | None, typer.Option(min=0, help="List only the first so many samples.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=0, help=f"List the first so many samples; default: {SHOWN_SAMPLES}, all with --json."),
+    ] = None,
     nvme: Annotated[Path | None, typer.Option(help="The nvme tier; default as for a run.")] = None,
     shared: Annotated[Path | None, typer.Option(help="The shared tier.")] = None,
     index: Annotated[str | None, typer.Option(help="An index that does not lie beside the data.")] = None,
     *,
+    everything: Annotated[bool, typer.Option("--all", help="List all samples.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
-    """List the samples of a data set: key, and the size of each field. Without URL: the tiers and what they hold."""
+    """List the samples of a data set; without URL: the tiers.
+
+    For each sample its key, and the size of each field; of the tiers what they hold.
+    """
+    if everything and limit is not None:
+        raise ConfigError("--all and --limit exclude each other", hint="give one of them")
     if url is None:
         tiers = find_tiers(nvme, shared)
         typer.echo(
             json.dumps({name: asdict(held) for name, held in tiers.items()}) if as_json else describe_tiers(tiers)
         )
         return
-    from stoker.dataset.attach import open_described
+    from stoker.dataset.attach import open_indexed
     from stoker.dataset.describe import Dataset
 
     with ExitStack() as stack:
-        opened = open_described(Dataset(url, index=index), stack)
-        samples = sample_sizes(opened, limit)
+        opened = open_indexed(Dataset(url, index=index), stack)
+        count = opened.manifest.sample_count
+        shown = count if everything or (limit is None and as_json) else SHOWN_SAMPLES if limit is None else limit
+        samples = sample_sizes(opened, shown)
         if as_json:
             rows = [{"key": key, "fields": fields} for key, fields in samples]
-            typer.echo(
-                json.dumps({"dataset": opened.store.url, "samples": opened.manifest.sample_count, "listed": rows})
-            )
-        else:
-            for key, fields in samples:
-                typer.echo(
-                    f"{printable(key)}\t{'  '.join(f'{name} {format_bytes(size)}' for name, size in fields.items())}"
-                )
+            facts = {"dataset": opened.store.url, "samples": count, "complete": len(rows) == count, "listed": rows}
+            typer.echo(json.dumps(facts))
+            return
+        for key, fields in samples:
+            sizes = "  ".join(f"{name} {format_bytes(size)}" for name, size in fields.items())
+            typer.echo(f"{printable(key)}\t{sizes}")
+        if limit is None and shown < count:
+            typer.echo(f"... the first {shown} of {count} samples; --all lists all, --limit N the first N", err=True)
 
 
 def printable(key: str) -> str:
@@ -110,5 +122,7 @@ def describe_tiers(tiers: Mapping[str, Holdings]) -> str:
         lines.append(f"{name}\t{held.root}\t{space}")
         for run in held.runs:
             newest = f", newest {run.newest}" if run.newest else ""
-            lines.append(f"  run {run.run}\t{run.step_count} steps, {format_bytes(run.total_bytes)}{newest}")
+            lines.append(
+                f"  run {run.run}\t{format_count(run.step_count, 'step')}, {format_bytes(run.total_bytes)}{newest}"
+            )
     return "\n".join(lines) or "no tier holds anything yet"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import sys
 from contextlib import suppress
@@ -28,6 +29,7 @@ from stoker.errors import CapacityError, StokerError
 app = typer.Typer(
     name="stoker",
     help="The storage runtime that keeps GPUs fed.",
+    epilog="Example: stoker pack photos photos-train, then stoker show photos-train. From Python: help(stoker).",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -48,15 +50,15 @@ def _root(
         context.fail("no verb is given; stoker --help lists them")
 
 
-app.command(name="pack")(pack)
-app.command(name="index")(index)
-app.command(name="ls")(ls)
-app.command(name="show")(show)
-app.command(name="cat")(cat)
-app.command(name="head")(head)
-app.command(name="verify")(verify)
-app.command(name="report")(report)
-app.command(name="demo")(demo)
+app.command(name="pack", epilog="Example: stoker pack photos s3://bucket/train --include '*.jpg'")(pack)
+app.command(name="index", epilog="Example: stoker index 'tars/train-{000000..000012}.tar'")(index)
+app.command(name="ls", epilog="Example: stoker ls photos-train --limit 5")(ls)
+app.command(name="show", epilog="Example: stoker show photos-train")(show)
+app.command(name="cat", epilog="Example: stoker cat photos-train cat/001 --field jpg > 001.jpg")(cat)
+app.command(name="head", epilog="Example: stoker head photos-train -n 5")(head)
+app.command(name="verify", epilog="Example: stoker verify photos-train --deep")(verify)
+app.command(name="report", epilog="Example: stoker report run-42")(report)
+app.command(name="demo", epilog="Example: stoker demo --dir kept")(demo)
 app.add_typer(config)
 app.add_typer(doctor)
 
@@ -91,7 +93,7 @@ def run(arguments: list[str]) -> int:
     """
     try:
         try:
-            app(args=arguments)
+            app(args=arguments, prog_name="stoker")
         finally:
             if sys.stdout is not None:  # it was closed before we began
                 sys.stdout.flush()
@@ -115,4 +117,5 @@ def run(arguments: list[str]) -> int:
 
 def main() -> None:
     """Entry point of the `stoker` command."""
+    logging.basicConfig(format="stoker: %(levelname)s: %(message)s")  # warnings of the rooms, on stderr
     sys.exit(run(sys.argv[1:]))

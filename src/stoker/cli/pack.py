@@ -14,14 +14,16 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from stoker.errors import ConfigError
-from stoker.units import format_bytes, format_rate, format_seconds, parse_bytes
+from stoker.units import format_bytes, format_count, format_rate, format_seconds, parse_bytes
 
 if TYPE_CHECKING:
     from stoker.dataset.pack import Progress as TellProgress
 
 
 def pack(
-    source: Annotated[Path, typer.Argument(help="Folder of files; a/b.jpg is field jpg of sample a/b.")],
+    source: Annotated[
+        Path, typer.Argument(help="Folder of files; a/b.jpg is field jpg of sample a/b.", readable=False)
+    ],
     destination: Annotated[str, typer.Argument(help="Path or URL of the data set.")],
     shard_size: Annotated[str, typer.Option(help="A shard is closed before it would pass this size.")] = "64MiB",
     include: Annotated[
@@ -74,20 +76,24 @@ def _progress() -> Iterator[TellProgress]:
 
 def _would_write(facts: dict[str, Any]) -> str:
     return (
-        f"would pack {facts['files']} files ({format_bytes(facts['bytes'])}) as {facts['samples']} samples in"
-        f" {facts['shards']} shards, {facts['blocks']} blocks, to {facts['dataset']}\n"
+        f"would pack {format_count(facts['files'], 'file')} ({format_bytes(facts['bytes'])}) as"
+        f" {format_count(facts['samples'], 'sample')} in {format_count(facts['shards'], 'shard')},"
+        f" {format_count(facts['blocks'], 'block')}, to {facts['dataset']}\n"
         f"fields: {', '.join(facts['fields'])}"
     )
 
 
 def _written(facts: dict[str, Any]) -> str:
-    samples = f"{facts['samples']} samples ({format_bytes(facts['bytes'])}) in {facts['shards']} shards"
+    shards = format_count(facts["shards"], "shard")
+    samples = f"{format_count(facts['samples'], 'sample')} ({format_bytes(facts['bytes'])}) in {shards}"
     if facts["already_there"]:
         head = f"already there: {samples}"
     else:
         rate = format_rate(facts["bytes"] / max(facts["seconds"], 1e-9))
-        head = f"packed {facts['files']} files as {samples} in {format_seconds(facts['seconds'])} ({rate})"
+        head = (
+            f"packed {format_count(facts['files'], 'file')} as {samples} in {format_seconds(facts['seconds'])} ({rate})"
+        )
         if facts["skipped_shards"]:
-            head += f"; {facts['skipped_shards']} shards were there from an earlier run"
+            head += f"; {format_count(facts['skipped_shards'], 'shard')} left by an earlier run"
     left_out = f"; left out {facts['skipped_files']} that are no regular files" if facts["skipped_files"] else ""
     return f"{head}{left_out}\n{facts['dataset']}  digest {facts['digest']}"

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from stoker.dataset.describe import Dataset
-from stoker.dataset.index import MARK_FORMAT, index, list_sources
-from stoker.dataset.manifest import MANIFEST_KEY
+from stoker.dataset.manifest import MANIFEST_KEY, holds
 from stoker.dataset.open import OpenDataset, open_dataset
-from stoker.dataset.place import holds, read_mark
+from stoker.dataset.readable import Readable
 from stoker.dataset.select import Address, find_objects, parse_address
-from stoker.errors import TimedOut
+from stoker.errors import DatasetError, TimedOut
 from stoker.io.lock import FileLock
 from stoker.store.base import Store
 from stoker.store.local import LocalStore
@@ -39,8 +38,17 @@ class IndexCache:
     deadline_s: float = INDEX_DEADLINE_S
 
 
-def open_described(dataset: Dataset, stack: ExitStack, cache: IndexCache | None = None) -> OpenDataset:
-    """Open what `dataset` names. `stack` closes the stores that are opened here.
+def open_described(dataset: Dataset, stack: ExitStack, cache: IndexCache | None = None) -> Readable:
+    """Open what `dataset` names, files of tokens or anything else. Raises as `open_tokens` and `open_indexed` do."""
+    if dataset.windows is not None:
+        from stoker.dataset.tokens import open_tokens  # noqa: PLC0415  not for every data set
+
+        return open_tokens(dataset.source, dataset.windows, stack)
+    return open_indexed(dataset, stack, cache)
+
+
+def open_indexed(dataset: Dataset, stack: ExitStack, cache: IndexCache | None = None) -> OpenDataset:
+    """Open what `dataset` names, by its manifest. `stack` closes the stores that are opened here.
 
     Where there is no manifest and `cache` is given, one process of the node indexes once, and the others wait. Raises
     DatasetError if there is no manifest and no cache; TimedOut; and as `open_dataset` and `index` do.
@@ -50,7 +58,13 @@ def open_described(dataset: Dataset, stack: ExitStack, cache: IndexCache | None 
     if dataset.index is not None:
         return open_dataset(_open(dataset.index, stack), data)
     if cache is None or address is None:
-        return open_dataset(data)
+        opened = open_dataset(data)
+        if address is not None and address.pattern and not _covers(opened, address):
+            what = f"{address.pattern!r} is a part of this data set, and nothing names its samples alone"
+            raise DatasetError(
+                what, data.url, "name the folder for all of it, or index that part: stoker index URL --out"
+            )
+        return opened
     if _has_manifest(data):
         opened = open_dataset(data)
         if not address.pattern or _covers(opened, address):
@@ -66,6 +80,9 @@ def _has_manifest(data: Store) -> bool:
     """Whether there is a data set, or what was to become one: opening it then says what is missing."""
     if holds(data, MANIFEST_KEY):
         return True
+    from stoker.dataset.index import MARK_FORMAT  # noqa: PLC0415  20 ms that a data set with a manifest need not wait for
+    from stoker.dataset.place import read_mark  # noqa: PLC0415
+
     mark = read_mark(data)
     return mark is not None and mark.get("format") != MARK_FORMAT
 
@@ -77,6 +94,8 @@ def _covers(opened: OpenDataset, address: Address) -> bool:
 
 def _cached_index(data: Store, address: Address, cache: IndexCache, stack: ExitStack) -> Store:
     """The index of the objects as they are now, which is made if this node has none."""
+    from stoker.dataset.index import list_sources  # noqa: PLC0415  as above
+
     infos = list_sources(data, address.pattern, beside=False)
     state = [data.url, *([info.key, info.size_bytes, info.version] for info in infos)]
     name = hashlib.sha256(canonical_json(state)).hexdigest()[:32]
@@ -100,6 +119,8 @@ def _wait(lock: FileLock, place: Store, deadline_s: float) -> None:
 
 
 def _make(data: Store, address: Address, place: Store, count: int) -> None:
+    from stoker.dataset.index import index  # noqa: PLC0415  as above
+
     url = f"{address.base}/{address.pattern}" if address.pattern else address.base
     _log.info("%s has no manifest: indexing %d objects", url, count)
     told_s = time.monotonic()

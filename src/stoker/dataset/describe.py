@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
+from stoker.dataset.windows import TokenType, TokenWindows
 from stoker.errors import ConfigError
 from stoker.store.base import Store
 
@@ -15,7 +17,7 @@ DECODERS: Final[tuple[Decoder, ...]] = get_args(Decoder)
 Mapper: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Dataset:
     """A data set and how its samples are wanted: `Dataset(url).fields("jpg", "json").decode({"json": "json"}).map(f)`.
 
@@ -29,6 +31,7 @@ class Dataset:
         mappers: functions sample -> sample, applied one after the other to each decoded sample.
         index: path, URL or store of an index of `source` that does not lie beside it. Only this says where: nothing
             in an index names the place of its objects.
+        windows: `source` are files of tokens, cut like this; they have one field, `tokens`, and no index.
     """
 
     source: str | Path | Store
@@ -36,8 +39,20 @@ class Dataset:
     decoder_items: tuple[tuple[str, Decoder], ...] = ()
     mappers: tuple[Mapper, ...] = ()
     index: str | Path | Store | None = None
+    windows: TokenWindows | None = None
 
     def __post_init__(self) -> None:
+        given: object = self.source
+        if not isinstance(given, str | os.PathLike | Store):
+            raise ConfigError(
+                f"not a data set: {given!r}",
+                hint="give its path or URL, an open store, or a stoker.Dataset to a loader",
+            )
+        if self.windows is not None and (self.field_names is not None or self.decoder_items or self.index is not None):
+            raise ConfigError(
+                "tokens() goes without fields(), decode() and index=: files of tokens have one field, 'tokens'",
+                hint="for tokens that are a field of samples leave tokens() out",
+            )
         if self.field_names is not None:
             extra = sorted({field for field, _ in self.decoder_items} - set(self.field_names))
             if extra:
@@ -45,6 +60,17 @@ class Dataset:
                     f"decode() names fields that fields() leaves out: {', '.join(map(repr, extra))}",
                     hint=f"the fields are {', '.join(map(repr, self.field_names))}",
                 )
+
+    def __repr__(self) -> str:
+        """As it would be written: `Dataset('train').fields('jpg').decode({'jpg': 'raw'}).map(augment)`."""
+        index = "" if self.index is None else f", index={_place(self.index)!r}"
+        parts = [f"Dataset({_place(self.source)!r}{index})"]
+        if self.field_names is not None:
+            parts.append(f"fields({', '.join(map(repr, self.field_names))})")
+        if self.decoder_items:
+            parts.append(f"decode({self.decoders!r})")
+        parts += [f"map({getattr(mapper, '__qualname__', type(mapper).__qualname__)})" for mapper in self.mappers]
+        return ".".join(parts)
 
     @property
     def decoders(self) -> dict[str, Decoder]:
@@ -80,8 +106,23 @@ class Dataset:
             merged[field] = decoder
         return replace(self, decoder_items=tuple(merged.items()))
 
+    def tokens(self, seq_len: int, dtype: TokenType, overlap: int = 0, header_bytes: int = 0) -> Dataset:
+        """`source` are flat files of tokens (`*.bin`), read as windows: `batch["tokens"]` is (n, seq_len + overlap).
+
+        Window i of a file is tokens [i * seq_len, i * seq_len + seq_len + overlap), of `dtype` uint16, uint32, int32 or
+        int64, little-endian, after `header_bytes`. With overlap=1 inputs are `[:, :-1]` and targets `[:, 1:]`. Windows
+        cross the ends of documents, never those of files; tokens left at the end of a file are in none.
+        Raises ConfigError for a value out of range, and together with `fields`, `decode` or an index.
+        """
+        return replace(self, windows=TokenWindows(seq_len, dtype, overlap, header_bytes))
+
     def map(self, function: Mapper) -> Dataset:
         """`function(sample: dict) -> dict` for each decoded sample, after those already given."""
         if not callable(function):
             raise ConfigError(f"map() takes a function of one sample, got {function!r}")
         return replace(self, mappers=(*self.mappers, function))
+
+
+def _place(place: str | Path | Store) -> str:
+    """A path or URL as text."""
+    return place.url if isinstance(place, Store) else str(place)

@@ -21,16 +21,26 @@ from stoker.dataset.manifest import (
     OBJECTS_KEY,
     PACK_KEY,
     Manifest,
+    check_there,
+    holds,
     is_manifest,
     read_manifest,
 )
 from stoker.dataset.offsets import offsets_key
-from stoker.dataset.place import holds, read_mark, sweep
+from stoker.dataset.place import read_mark, sweep
 from stoker.dataset.publish import Catalog, write_once
 from stoker.dataset.select import find_objects, is_tar
 from stoker.dataset.tables import encode_table
 from stoker.dataset.tree import files_key
-from stoker.errors import AlreadyExists, ConfigError, DatasetError, EmptyDataset, SourceChanged, StokerError
+from stoker.errors import (
+    AccessDenied,
+    AlreadyExists,
+    ConfigError,
+    DatasetError,
+    EmptyDataset,
+    SourceChanged,
+    StokerError,
+)
 from stoker.store.base import Store
 from stoker.values import Key, ObjectInfo
 
@@ -112,7 +122,7 @@ def index(
     _check_apart(source, place)
     infos = list_sources(source, pattern, beside=place is source)
     tars = is_tar(infos, source.url)
-    writer = _Writer(place, options, fresh=_claim(place, source, options))
+    writer = _Writer(place, options, fresh=_claim_or_advise(place, source, options))
     sweep(place)
     choice = Choice(Globs(options.include), Globs(options.exclude), options.checksums)
     found = _walk_tars(source, infos, choice) if tars else index_tree(source, infos, choice)
@@ -149,10 +159,12 @@ def index(
 def list_sources(source: Store, pattern: str, *, beside: bool) -> list[ObjectInfo]:
     """The objects an index covers: what matches `pattern`, without what an index of stoker's put beside them.
 
-    Raises EmptyDataset if there are none, DatasetError if they are a packed data set; AlreadyExists if files that
-    are not stoker's have the names that an index `beside` them would take.
+    Raises EmptyDataset if there are none, NotFound if there is no such place, DatasetError if they are a packed data
+    set; AlreadyExists if files that are not stoker's have the names that an index `beside` them would take.
     """
     infos = find_objects(source, pattern)
+    if not infos:
+        check_there(source)
     named = [info for info in infos if _is_own(info.key)]
     if named and _has_index(source):
         infos = [info for info in infos if not _is_own(info.key)]
@@ -239,6 +251,17 @@ def _walk_tar(store: Store, info: ObjectInfo, choice: Choice) -> Indexed:
     if (now.size_bytes, now.version) != (info.size_bytes, info.version):
         raise SourceChanged(f"{str(info.key)!r} changed while it was indexed", store.url, "index when nothing writes")
     return found
+
+
+def _claim_or_advise(place: Store, source: Store, options: IndexOptions) -> bool:
+    """`_claim`; where nothing can be written beside the data, the error says how to do without."""
+    try:
+        return _claim(place, source, options)
+    except AccessDenied as error:
+        if place is not source:
+            raise
+        hint = "; ".join(text for text in (error.hint, "an index may lie elsewhere: --out") if text)
+        raise AccessDenied(error.what, error.where, hint) from error
 
 
 def _claim(place: Store, source: Store, options: IndexOptions) -> bool:

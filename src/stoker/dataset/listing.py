@@ -64,8 +64,9 @@ def list_source(root: Path, include: Sequence[str], exclude: Sequence[str], pref
     Raises DatasetError for what cannot be packed, with counts, examples and a hint; EmptyDataset if no file is left;
     NotFound, AccessDenied. Costs one stat a file.
     """
-    if not root.is_dir():
-        kind = "not a folder" if root.exists() else "there is no such folder"
+    with translating("cannot look into the folder", root):
+        kind = "" if root.is_dir() else "not a folder" if root.exists() else "there is no such folder"
+    if kind:
         raise NotFound(f"cannot pack {str(root)!r}: {kind}", hint="give the folder that holds the files")
     wanted, unwanted = Globs(include), Globs(exclude)
     files: list[SourceFile] = []

@@ -13,6 +13,8 @@ from msgspec import Meta
 from stoker.dataset.layout import BLOCK_MAX_BYTES, BLOCK_MIN_BYTES
 from stoker.errors import DatasetError, DigestMismatch, FormatError, NewerFormat, NotFound
 from stoker.store.base import Store
+from stoker.tier.holdings import RUN_NAME
+from stoker.units import format_count
 from stoker.values import ByteRange, Key, canonical_json
 
 MANIFEST_KEY: Final = Key("manifest.json")
@@ -49,7 +51,7 @@ class TableDigests:
     blocks: _Sha256
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Manifest:
     """What a data set is, as far as it fits a page; immutable, and named by its `digest`.
 
@@ -71,6 +73,10 @@ class Manifest:
     def digest(self) -> str:
         """sha256 of the canonical JSON of everything else: the identity of the data set."""
         return hashlib.sha256(canonical_json(self._body())).hexdigest()
+
+    def __repr__(self) -> str:
+        fields = ", ".join(map(repr, self.field_names))
+        return f"<Manifest {self.digest[:12]}: {format_count(self.sample_count, 'sample')} with {fields}>"
 
     @property
     def field_names(self) -> tuple[str, ...]:
@@ -117,7 +123,10 @@ def decode_manifest(text: bytes, where: str) -> Manifest:
 
 
 def read_manifest(store: Store) -> Manifest:
-    """The manifest of the data set in `store`; raises DatasetError if there is none, and as `decode_manifest`."""
+    """The manifest of the data set in `store`.
+
+    Raises DatasetError if there is none, NotFound if the place is not there at all, and as `decode_manifest`.
+    """
     where = f"{MANIFEST_KEY} in {store.url}"
     try:
         size = store.stat(MANIFEST_KEY).size_bytes
@@ -139,14 +148,35 @@ def is_manifest(store: Store) -> bool:
     return isinstance(body, dict) and body.get("format") == FORMAT
 
 
-def _not_a_dataset(store: Store) -> DatasetError:
+def check_there(store: Store) -> None:
+    """Raise NotFound if the place is not there at all: no such folder, or no object under the URL."""
+    manifest = store.path(MANIFEST_KEY)
+    if manifest is not None:
+        if not manifest.parent.is_dir():
+            raise NotFound("no such folder", store.url, "check the path")
+    elif next(iter(store.list()), None) is None:
+        raise NotFound("nothing is stored there", store.url, "check the URL")
+
+
+def holds(store: Store, key: Key) -> bool:
+    """Whether an object is stored under `key`."""
     try:
-        store.stat(PACK_KEY)
+        store.stat(key)
     except NotFound:
-        hint = "for tars or files as they are: stoker index URL; for new shards: stoker pack SOURCE DESTINATION"
-        return DatasetError("not a data set: there is no manifest.json", store.url, hint)
-    hint = "run what was writing it again: a stoker pack goes on where it stopped"
-    return DatasetError("not a data set yet: it was not written to its end", store.url, hint)
+        return False
+    return True
+
+
+def _not_a_dataset(store: Store) -> DatasetError:
+    if holds(store, PACK_KEY):
+        hint = "run what was writing it again: a stoker pack goes on where it stopped"
+        return DatasetError("not a data set yet: it was not written to its end", store.url, hint)
+    check_there(store)
+    if holds(store, Key(RUN_NAME)):
+        hint = "stoker verify URL checks its checkpoints, stoker report RUN says what it waited for"
+        return DatasetError("not a data set, but the folder of a run", store.url, hint)
+    hint = "for tars or files as they are: stoker index URL; for new shards: stoker pack SOURCE DESTINATION"
+    return DatasetError("not a data set: there is no manifest.json", store.url, hint)
 
 
 def _check_version(name: str, value: Any, known: int, where: str) -> None:

@@ -47,7 +47,7 @@ class ObjectTable:
         size_bytes: int64[n].
         first_sample: int64[n], rising from 0.
         sample_count: int64[n], at least 1.
-        offsets_sha256: the digest of each object's table of offsets, in hex.
+        offsets_sha256: the digest of each object's table of offsets, in hex; empty where offsets follow by arithmetic.
         versions: what each object must still be when it is read (see `Version`); none where stoker wrote them.
     """
 
@@ -184,18 +184,20 @@ def verify_table(table: Table, sha256: str, key: Key, store: Store) -> None:
         raise DigestMismatch(f"table {str(key)!r} was altered: its digest is {actual}, not {sha256}", store.url)
 
 
-def check_version(store: Store, key: Key, size_bytes: int, version: str) -> None:
-    """Raise SourceChanged unless the object is what it was when it was indexed. Costs one stat."""
+def check_version(
+    store: Store, key: Key, size_bytes: int, version: str, *, seen: str = "indexed", hint: str = _AGAIN
+) -> None:
+    """Raise SourceChanged unless the object is what it was when it was `seen`. Costs one stat."""
     try:
         info = store.stat(key)
     except NotFound as error:
-        raise SourceChanged(f"{str(key)!r} was indexed and is gone", store.url, _AGAIN) from error
+        raise SourceChanged(f"{str(key)!r} was {seen} and is gone", store.url, hint) from error
     if info.size_bytes != size_bytes:
-        what = f"{str(key)!r} had {size_bytes:,} bytes when it was indexed, now {info.size_bytes:,}"
-        raise SourceChanged(what, store.url, _AGAIN)
+        what = f"{str(key)!r} had {size_bytes:,} bytes when it was {seen}, now {info.size_bytes:,}"
+        raise SourceChanged(what, store.url, hint)
     if info.version != version:
-        what = f"{str(key)!r} was written to since it was indexed: its version was {version!r}, now {info.version!r}"
-        raise SourceChanged(what, store.url, _AGAIN)
+        what = f"{str(key)!r} was written to since it was {seen}: its version was {version!r}, now {info.version!r}"
+        raise SourceChanged(what, store.url, hint)
 
 
 def _is_version(text: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -13,6 +12,7 @@ from stoker.dataset.layout import BlockTable, Int64s
 from stoker.dataset.manifest import BLOCKS_KEY, OBJECTS_KEY, Manifest, read_manifest
 from stoker.dataset.objects import ObjectTable, check_blocks, read_blocks, read_objects
 from stoker.dataset.offsets import MISSING, OffsetsTable
+from stoker.dataset.places import NO_CHECKSUM, ROWS_MAX_BYTES, Extents, Places, row_items
 from stoker.dataset.shelf import OffsetsShelf, Stores
 from stoker.dataset.tables import Text
 from stoker.dataset.tree import see_trees
@@ -20,35 +20,20 @@ from stoker.errors import DatasetError
 from stoker.store.base import Store
 from stoker.units import MIB
 
+__all__ = ["NO_CHECKSUM", "Extents", "OpenDataset", "open_dataset"]
+
 OFFSETS_BYTES: Final = 256 * MIB
-NO_CHECKSUM: Final = -1
 
 _Group: TypeAlias = tuple[OffsetsTable, NDArray[np.intp], Int64s]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Extents:
-    """Where fields of samples lie: n samples in the order asked for, f fields in the order asked for.
-
-    Attributes:
-        object: int64[n], index into `OpenDataset.objects`.
-        offset: int64[n, f], first byte in the object; -1 where a sample lacks the field.
-        size: int64[n, f], bytes.
-        crc32c: int64[n, f], of those bytes; -1 in objects that were only indexed, which are held to their version.
-    """
-
-    object: Int64s
-    offset: Int64s
-    size: Int64s
-    crc32c: Int64s
-
-
 class OpenDataset:
-    """A data set that can be read. Immutable, thread-safe, holds no file open; made by `open_dataset`.
+    """A data set that can be read. Thread-safe, holds no file open; made by `open_dataset`.
 
     Attributes:
         store: where `objects` are read; of a tree of files it takes their names for the files they stand for.
         tables: where manifest and tables are; mostly the same store.
+        readable: bool[objects], whether one read may reach across samples: not where an object stands for many files.
     """
 
     def __init__(
@@ -60,10 +45,32 @@ class OpenDataset:
         self.objects = objects
         self.blocks = blocks
         self._shelf = OffsetsShelf(Stores(tables, store), manifest.field_names, objects, blocks, OFFSETS_BYTES)
+        self.readable = np.array([not objects.version(index).files for index in range(len(objects))], np.bool_)
+        self._places: dict[tuple[str, ...], Places] = {}
 
     def offsets(self, index: int) -> OffsetsTable:
         """The offsets of an object, read when they are not at hand. Raises as `extents` does."""
         return self._shelf.get(index)
+
+    def load(self, index: int, fields: tuple[str, ...]) -> None:
+        """Read the offsets of an object ahead of `find`, where they are not at hand. Raises as `extents` does."""
+        places = self._places_of(fields)
+        if places is None:
+            self._shelf.get(index)
+        else:
+            places.load(index)
+
+    def find(self, samples: Int64s, fields: tuple[str, ...]) -> tuple[Extents, NDArray[np.uint8], Int64s]:
+        """What `extents` and `key_bytes` say, for a reader that asks again and again for the same fields.
+
+        All offsets that were read stay in memory, up to 128 MiB for these fields; larger data sets are asked object
+        by object. Raises as `extents` does.
+        """
+        self._check_samples(samples)
+        places = self._places_of(fields)
+        if places is None:
+            return (self.extents(samples, fields), *self.key_bytes(samples))
+        return places.find(samples)
 
     def extents(self, samples: Int64s, fields: Sequence[str]) -> Extents:
         """Where `fields` of `samples` (int64[n], any order, repeats allowed) lie.
@@ -129,11 +136,24 @@ class OpenDataset:
                 largest = np.partition(largest, len(largest) - sample_count)[len(largest) - sample_count :]
         return int(largest.sum())
 
-    def _objects_of(self, samples: Int64s) -> Int64s:
+    def _places_of(self, fields: tuple[str, ...]) -> Places | None:
+        places = self._places.get(fields)
+        if places is None:
+            self._check_fields(fields)
+            if self.manifest.sample_count * row_items(len(fields)) * 8 > ROWS_MAX_BYTES:
+                return None
+            # Of two threads that come first one may make it in vain: nothing of it is filled yet.
+            places = self._places.setdefault(fields, Places(self.objects, self._shelf.get, fields))
+        return places
+
+    def _check_samples(self, samples: Int64s) -> None:
         count = self.manifest.sample_count
         if len(samples) and not 0 <= int(samples.min()) <= int(samples.max()) < count:
             odd = samples[(samples < 0) | (samples >= count)][0]
             raise DatasetError(f"there is no sample {odd}: the data set has {count}", self.store.url)
+
+    def _objects_of(self, samples: Int64s) -> Int64s:
+        self._check_samples(samples)
         return np.searchsorted(self.objects.first_sample, samples, side="right").astype(np.int64) - 1
 
     def _groups(self, samples: Int64s, objects: Int64s) -> Iterator[_Group]:
@@ -159,7 +179,8 @@ def open_dataset(store: Store, data: Store | None = None) -> OpenDataset:
     `data` holds the objects where they do not lie beside the manifest: an index that is kept elsewhere. It is the
     caller's word alone that says where; nothing in a data set names another place. The stores stay the caller's to
     close. Raises DatasetError if there is no manifest, NewerFormat for a version this release does not know,
-    DigestMismatch naming the table that was altered, FormatError, NotFound for a table that is gone, and StoreError.
+    DigestMismatch naming the table that was altered, FormatError, NotFound for a table that is gone or a place that is
+    not there, and StoreError.
     """
     manifest = read_manifest(store)
     objects = read_objects(store, OBJECTS_KEY, manifest)

@@ -19,13 +19,17 @@ from stoker.dataset.recipe import ORDER_VERSION, Recipe, Shuffle, check_blocks, 
 from stoker.dataset.splitmix import Hasher
 from stoker.dataset.walk import ExactWalk, Walk, WindowWalk
 from stoker.errors import ConfigError, EmptyDataset, LayoutError
+from stoker.values import whole_number
 
 __all__ = ["ORDER_VERSION", "Order", "OrderedBatch", "Position", "Recipe", "Segment", "Shuffle", "plan_recipe"]
 
 # Slices of batches that can be asked for again at no cost: readers a few steps apart share one order without undoing
 # each other's work. 2 MiB, and at least the last one.
 _RECENT_SAMPLES: Final = 1 << 18
-_RECENT_COUNT: Final = 64
+_RECENT_COUNT: Final = 80  # 64 that were asked for, and what was made ahead
+# Who asks for one step after another is given several at once: it costs what one does.
+_AHEAD_COUNT: Final = 16
+_AHEAD_SAMPLES: Final = 1 << 14
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,6 +76,9 @@ class Order:
         self._walk = self._start_walk(blocks)
         self._lock = threading.Lock()
         self._recent: OrderedDict[tuple[int, int, int], NDArray[np.int64]] = OrderedDict()
+        self._recent_size = 0  # samples in it
+        self._valid: dict[int, NDArray[np.bool_]] = {}
+        self._last: tuple[int, int, int] | None = None
 
     def _start_walk(self, blocks: NDArray[np.int64]) -> Walk | None:
         size = self.recipe.global_batch_size
@@ -89,7 +96,7 @@ class Order:
         return self._hasher.count
 
     def batch(self, step: int) -> OrderedBatch:
-        """Global batch `step`, which counts from 0 over the whole run. Raises ConfigError for a negative step."""
+        """Global batch `step`, which counts from 0 over the whole run. Raises ConfigError for what is no step."""
         return self.rank_batch(step, 0, 1)
 
     def rank_batch(self, step: int, rank: int, size: int) -> OrderedBatch:
@@ -101,25 +108,31 @@ class Order:
         Raises LayoutError if `rank` is not one of `size`, or `size` does not divide B.
         """
         share = self._share(rank, size)
-        if step < 0:
-            raise ConfigError(f"step is {step}", hint="steps count from 0 over the whole run")
+        number = whole_number(step)
+        if number is None or number < 0:
+            raise ConfigError(f"step is {step!r}", hint="steps count from 0 over the whole run")
+        step = number
         epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
         if self._walk is None:
             samples, valid = self._in_manifest_order(step_in_epoch, rank, size)
         else:
             samples = self._recall(self._walk, step, rank * share, (rank + 1) * share)
-            valid = np.ones(share, np.bool_)
+            valid = self._every(share)
         samples.flags.writeable = False
         valid.flags.writeable = False
         return OrderedBatch(step, epoch, samples, valid)
 
     def position(self, after: int) -> Position:
-        """Where a run stands when it has done step `after` (-1: none yet). A pure value."""
-        if after < -1:
-            raise ConfigError(f"position after step {after}", hint="give the last step done, or -1 before the first")
+        """Where a run stands when it has done step `after` (-1: none yet). A pure value.
+
+        Raises ConfigError for anything but a whole number of -1 or more.
+        """
+        done = whole_number(after)
+        if done is None or done < -1:
+            raise ConfigError(f"position after step {after!r}", hint="give the last step done, or -1 before the first")
         fields = self.recipe.to_json()
         segment = Segment(self.manifest_digest, self.recipe.digest, first_step=0, fields=fields)
-        return Position((segment,), next_step=after + 1)
+        return Position((segment,), next_step=done + 1)
 
     def _share(self, rank: int, size: int) -> int:
         batch = self.recipe.global_batch_size
@@ -132,18 +145,34 @@ class Order:
             raise LayoutError(f"there is no rank {rank} among {size}", hint=f"ranks count from 0 to {size - 1}")
         return batch // size
 
+    def _every(self, share: int) -> NDArray[np.bool_]:
+        valid = self._valid.get(share)
+        if valid is None:
+            valid = self._valid[share] = np.ones(share, np.bool_)
+        return valid
+
     def _recall(self, walk: Walk, step: int, start: int, stop: int) -> NDArray[np.int64]:
         key = (step, start, stop)
         with self._lock:
             samples = self._recent.get(key)
             if samples is None:
                 epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
-                samples = walk.take(epoch, step_in_epoch, start, stop)
-                self._recent[key] = samples
-                kept = sum(one.size for one in self._recent.values())
-                while len(self._recent) > 1 and (kept > _RECENT_SAMPLES or len(self._recent) > _RECENT_COUNT):
-                    kept -= self._recent.popitem(last=False)[1].size
+                follows = self._last == (step - 1, start, stop)
+                most = max(1, min(_AHEAD_COUNT, _AHEAD_SAMPLES // (stop - start), self.steps_per_epoch - step_in_epoch))
+                batches = walk.take(epoch, step_in_epoch, start, stop, most if follows else 1)
+                for ahead, one in enumerate(batches):
+                    self._keep((step + ahead, start, stop), one)
+                samples = batches[0]
+            self._last = key
         return samples
+
+    def _keep(self, key: tuple[int, int, int], samples: NDArray[np.int64]) -> None:
+        """Note what a step takes, and forget the oldest; with the lock held."""
+        before = self._recent.get(key)
+        self._recent_size += samples.size - (0 if before is None else before.size)
+        self._recent[key] = samples
+        while len(self._recent) > 1 and (self._recent_size > _RECENT_SAMPLES or len(self._recent) > _RECENT_COUNT):
+            self._recent_size -= self._recent.popitem(last=False)[1].size
 
     def _in_manifest_order(self, step: int, rank: int, size: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         batch = self.recipe.global_batch_size

@@ -14,10 +14,10 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from stoker import crash
-from stoker.dataset.manifest import MANIFEST_KEY, PACK_KEY, Manifest
+from stoker.dataset.manifest import MANIFEST_KEY, PACK_KEY, Manifest, holds
 from stoker.dataset.offsets import OffsetsBuilder, OffsetsTable, Place, offsets_key
 from stoker.dataset.open import open_dataset
-from stoker.dataset.place import check_empty, holds, read_mark, shard_key, sweep
+from stoker.dataset.place import check_empty, read_mark, shard_key, sweep
 from stoker.dataset.plan import PackOptions, PackPlan, plan_pack
 from stoker.dataset.publish import Catalog, write_once
 from stoker.dataset.shard import Member, PlaceCounter, ShardReader, ShardWriter

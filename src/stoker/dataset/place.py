@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from stoker import crash
-from stoker.dataset.manifest import BLOCKS_KEY, OBJECTS_KEY, PACK_KEY
+from stoker.dataset.manifest import BLOCKS_KEY, OBJECTS_KEY, PACK_KEY, holds
 from stoker.errors import AlreadyExists, ConfigError, NotFound
 from stoker.store.base import PromotingStore, Store
-from stoker.units import MIB
-from stoker.values import Key
+from stoker.units import MIB, format_bytes
+from stoker.values import Key, whole_number
 
 SHARD_BYTES: Final = 64 * MIB
+SHARD_LEAST_BYTES: Final = MIB  # below, opening a shard costs more than reading it
 SHARD_MAX_BYTES: Final = 1 << 40
+
+_log = logging.getLogger("stoker.dataset")
 
 
 def check_shard_bytes(shard_bytes: int) -> int:
-    """`shard_bytes`, or ConfigError if no shard can have that size."""
-    if not 1 <= shard_bytes <= SHARD_MAX_BYTES:
-        raise ConfigError(f"not a size for shards: {shard_bytes}", hint="64 MiB suits most; at most 1 TiB")
-    return shard_bytes
+    """`shard_bytes`, or ConfigError if no shard can have that size. Says so if shards would be too small to help."""
+    size_bytes = whole_number(shard_bytes)
+    if size_bytes is None or not 1 <= size_bytes <= SHARD_MAX_BYTES:
+        raise ConfigError(f"not a size for shards: {shard_bytes!r}", hint="64 MiB suits most; at most 1 TiB")
+    if size_bytes < SHARD_LEAST_BYTES:
+        _log.warning(
+            "shards of at most %s: a data set of many tiny files is as slow as the files themselves; 64MiB suits most",
+            format_bytes(size_bytes),
+        )
+    return size_bytes
 
 
 def shard_key(index: int) -> Key:
     """The name of a shard."""
     return Key(f"shard-{index:06d}.tar")
-
-
-def holds(store: Store, key: Key) -> bool:
-    """Whether an object is stored under `key`."""
-    try:
-        store.stat(key)
-    except NotFound:
-        return False
-    return True
 
 
 def read_mark(store: Store) -> Mapping[str, Any] | None:

@@ -10,6 +10,7 @@ from reprlib import repr as brief
 from typing import Any, Final, Protocol, Self
 
 from stoker.dataset.recipe import ORDER_VERSION, Recipe
+from stoker.dataset.windows import tell_apart
 from stoker.errors import ConfigError, FormatError, NewerFormat
 from stoker.values import json_digest
 
@@ -101,7 +102,8 @@ class Position:
         (saved,) = self.segments
         differing = [] if saved.recipe == order.recipe.digest else _differing(saved, order.recipe)
         if saved.manifest != order.manifest_digest:
-            differing.insert(0, f"manifest was {saved.manifest!r}, is {order.manifest_digest!r}")
+            whole = f"manifest was {saved.manifest!r}, is {order.manifest_digest!r}"
+            differing[:0] = tell_apart(saved.manifest, order.manifest_digest) or [whole]
         if differing:
             raise ConfigError(
                 f"the position is of another order: {'; '.join(differing)}",

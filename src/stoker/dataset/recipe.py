@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from operator import index
-from typing import Any, Final, Literal, SupportsIndex, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stoker.errors import ConfigError, EmptyDataset
 from stoker.units import GIB
-from stoker.values import json_digest
+from stoker.values import json_digest, whole_number
 
 ORDER_VERSION: Final = 1
 
@@ -112,8 +111,8 @@ def plan_recipe(
     return replace(unplanned, window=min(_WINDOW_MAX, block_count, max(2, _WINDOW_BYTES // (lanes * block_bytes))))
 
 
-def _whole(name: str, value: SupportsIndex) -> int:
-    try:
-        return index(value)  # NumPy's integers become Python's: a recipe is written as JSON
-    except TypeError:
-        raise ConfigError(f"{name} is {value!r}", hint="give a whole number") from None
+def _whole(name: str, value: Any) -> int:
+    number = whole_number(value)  # NumPy's integers become Python's: a recipe is written as JSON
+    if number is None:
+        raise ConfigError(f"{name} is {value!r}", hint="give a whole number")
+    return number

@@ -11,7 +11,9 @@ from itertools import product
 from pathlib import Path
 from typing import Final
 
+from stoker.dataset.manifest import check_there
 from stoker.errors import ConfigError, DatasetError, EmptyDataset, NotFound
+from stoker.io.os_errors import translating
 from stoker.store.base import Store
 from stoker.values import ObjectInfo
 
@@ -34,18 +36,19 @@ class Address:
     pattern: str
 
 
-def parse_address(url: str | os.PathLike[str]) -> Address:
-    """Split a URL before the first component with `{`, `*`, `?` or `[` in it, or before the name of a tar.
+def parse_address(url: str | os.PathLike[str], suffix: str = TAR_SUFFIX) -> Address:
+    """Split a URL before the first component with `{`, `*`, `?` or `[` in it, or before the name of an object: what
+    ends with `suffix`.
 
     A folder that exists is taken by its name, whatever is in it. Only `*`, `**`, `?`, `[..]`, `{a,b}` and `{00..12}`
     are special; `*` stays within one component.
     """
     text = os.fspath(url)
-    if "://" not in text and Path(text).is_dir():
+    if "://" not in text and _is_dir(Path(text)):
         return Address(text, "")
     start = text.find("://") + 3 if "://" in text else 0
     special = _SPECIAL.search(text, start)
-    if special is None and not text.endswith(TAR_SUFFIX):
+    if special is None and not text.endswith(suffix):
         return Address(text, "")
     cut = text.rfind("/", start, special.start() if special else len(text))
     if cut < start:
@@ -53,6 +56,11 @@ def parse_address(url: str | os.PathLike[str]) -> Address:
             raise ConfigError("a pattern cannot stand for the name of a store", text, "put a '/' before it")
         return Address(".", text)
     return Address(text[:cut] or "/", text[cut + 1 :])
+
+
+def _is_dir(path: Path) -> bool:
+    with translating("cannot look into the folder", path):
+        return path.is_dir()
 
 
 def find_objects(store: Store, pattern: str) -> list[ObjectInfo]:
@@ -76,9 +84,12 @@ def find_objects(store: Store, pattern: str) -> list[ObjectInfo]:
     }
     missing = sorted(plain - found.keys())
     if missing:
+        check_there(store)
         what = f"{len(missing)} of {len(plain)} objects are not there: {_some(missing)}"
-        raise NotFound(what, store.url, "check the range in the braces")
+        hint = "check the range in the braces" if len(names) > 1 else "check the name"
+        raise NotFound(what if len(names) > 1 else f"no such object: {_some(missing)}", store.url, hint)
     if not found:
+        check_there(store)
         raise EmptyDataset(f"nothing matches {pattern!r}", store.url)
     return [found[key] for key in sorted(found)]
 

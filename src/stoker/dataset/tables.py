@@ -14,23 +14,23 @@ from itertools import pairwise
 from typing import Any, Final, Literal, Self, TypeAlias
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.ipc
 from numpy.typing import NDArray
 
+from stoker.dataset.arrow import ArrowColumn, read_batch
 from stoker.errors import FormatError
+from stoker.io.memory import map_file
 from stoker.store.base import Store
 from stoker.values import Key
 
 ColumnType: TypeAlias = Literal["int64", "uint32", "utf8"]
 Schema: TypeAlias = tuple[tuple[str, ColumnType], ...]
 
-_ARROW: Final[dict[ColumnType, Any]] = {"int64": pa.int64(), "uint32": pa.uint32(), "utf8": pa.large_utf8()}
-_MAGIC: Final = b"ARROW1\0\0"
+_ARROW_NAMES: Final[dict[ColumnType, str]] = {"int64": "int64", "uint32": "uint32", "utf8": "large_string"}
+_ASCII: Final = 0x80  # bytes below are characters of their own
+_FOLLOWS_MASK, _FOLLOWS = 0xC0, 0x80  # those of a character but its first
 _METADATA_BYTES: Final = 1 << 20  # more schema and framing than any table of ours has
 _TEXT_BYTES: Final = 4096  # the longest string in a table: a path
 _WHOLE_MAX_BYTES: Final = 1 << 30  # of a table whose rows are not known beforehand
-_COMPRESSION_SLOT: Final = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,8 +140,15 @@ def column_type(column: Column) -> ColumnType:
 
 def encode_table(table: Table) -> memoryview:
     """The table as an Arrow IPC file: one record batch, no compression, no nulls."""
-    schema = pa.schema([pa.field(name, _ARROW[kind], nullable=False) for name, kind in table.schema])
-    arrays = [_to_arrow(column) for column in table.columns.values()]
+    import pyarrow as pa  # noqa: PLC0415  20 ms that training, which reads without it, need not wait for
+    import pyarrow.ipc  # noqa: PLC0415
+
+    types = {kind: pa.type_for_alias(name) for kind, name in _ARROW_NAMES.items()}
+    schema = pa.schema([pa.field(name, types[kind], nullable=False) for name, kind in table.schema])
+    arrays = []
+    for name, kind in table.schema:
+        buffers = [pa.py_buffer(np.ascontiguousarray(values)) for values in table.arrays(name)]
+        arrays.append(pa.Array.from_buffers(types[kind], len(table.columns[name]), [None, *buffers]))
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V5, compression=None)
     with pa.ipc.new_file(sink, schema, options=options) as writer:
@@ -158,13 +165,13 @@ def read_table(store: Store, key: Key, row_count: int | None) -> Table:
     where = f"{key} in {store.url}"
     size = store.stat(key).size_bytes
     path = store.path(key)
+    if path is None:
+        return decode_table(_read_whole(store, key, size, row_count), row_count, where)
     try:
-        if path is not None:
-            with pa.memory_map(str(path)) as mapped:
-                return decode_table(mapped.read_buffer(), row_count, where)
-    except OSError as error:  # ArrowInvalid is none; what the file system says is
+        mapped = map_file(path)
+    except OSError as error:
         raise FormatError(f"the table cannot be mapped: {error}", where) from error
-    return decode_table(pa.py_buffer(_read_whole(store, key, size, row_count)), row_count, where)
+    return decode_table(mapped, row_count, where)
 
 
 def _read_whole(store: Store, key: Key, size: int, row_count: int | None) -> bytearray:
@@ -178,83 +185,39 @@ def _read_whole(store: Store, key: Key, size: int, row_count: int | None) -> byt
 
 
 def decode_table(buffer: Any, row_count: int | None, where: str) -> Table:
-    """The table in an Arrow buffer, without a copy. Raises FormatError as `read_table` does."""
+    """The table in a buffer that holds an Arrow file, without a copy. Raises FormatError as `read_table` does."""
     try:
-        return _decode(buffer, row_count)
-    except (pa.ArrowException, OSError, EOFError, StopIteration, ValueError, struct.error) as error:
-        raise FormatError(f"not a table of a data set: {error or type(error).__name__}", where) from error
+        rows, columns = read_batch(memoryview(buffer).cast("B"))
+        if row_count is not None and rows != row_count:
+            raise ValueError(f"it has {rows} rows, {row_count} are expected")
+        return Table({column.name: _decode_column(column, rows) for column in columns})
+    except (ValueError, struct.error) as error:
+        raise FormatError(f"not a table of a data set: {str(error) or type(error).__name__}", where) from error
 
 
-def _decode(buffer: Any, row_count: int | None) -> Table:
-    if buffer.size < len(_MAGIC) or buffer.slice(0, len(_MAGIC)).to_pybytes() != _MAGIC:
-        raise ValueError("it does not begin as an Arrow file")
-    # An IPC file is a stream between a magic and a footer. Reading it as a stream shows each message before Arrow
-    # takes memory for it.
-    messages = pa.ipc.MessageReader.open_stream(pa.BufferReader(buffer.slice(len(_MAGIC))))
-    schema = pa.ipc.read_schema(messages.read_next_message())
-    types = _check_schema(schema)
-    message = messages.read_next_message()
-    if message.type != "record batch" or _is_compressed(bytes(message.metadata)):
-        raise ValueError("it is not one uncompressed record batch")
-    batch = pa.ipc.read_record_batch(message, schema)
-    if row_count is not None and batch.num_rows != row_count:
-        raise ValueError(f"it has {batch.num_rows} rows, {row_count} are expected")
-    batch.validate(full=True)
-    return Table({name: _from_arrow(name, batch.column(i), kind) for i, (name, kind) in enumerate(types)})
-
-
-def _check_schema(schema: Any) -> Schema:
-    types: list[tuple[str, ColumnType]] = []
-    for field in schema:
-        kind = next((kind for kind, arrow in _ARROW.items() if arrow.equals(field.type)), None)
-        if kind is None or field.nullable:
-            raise ValueError(f"column {field.name!r} has type {field.type}{' with nulls' if field.nullable else ''}")
-        types.append((field.name, kind))
-    if len({name for name, _ in types}) < len(types):
-        raise ValueError("two columns have one name")
-    return tuple(types)
-
-
-def _is_compressed(metadata: bytes) -> bool:
-    """Whether a record batch message (a flatbuffer that Arrow has verified) names a compression of its buffers.
-
-    Arrow would take as much memory as a compressed buffer says it needs, and pyarrow does not tell beforehand.
-    """
-
-    def slot(table: int, index: int) -> int:
-        vtable = table - int(struct.unpack_from("<i", metadata, table)[0])
-        size = int(struct.unpack_from("<H", metadata, vtable)[0])
-        entry = 4 + 2 * index
-        offset = int(struct.unpack_from("<H", metadata, vtable + entry)[0]) if entry + 2 <= size else 0
-        return table + offset if offset else 0
-
-    message = int(struct.unpack_from("<I", metadata, 0)[0])
-    header = slot(message, 2)
-    batch = header + int(struct.unpack_from("<I", metadata, header)[0])
-    return slot(batch, _COMPRESSION_SLOT) != 0
-
-
-def _to_arrow(column: Column) -> Any:
-    if isinstance(column, Text):
-        buffers = pa.py_buffer(np.ascontiguousarray(column.offsets)), pa.py_buffer(np.ascontiguousarray(column.data))
-        return pa.LargeStringArray.from_buffers(len(column), *buffers)
-    buffers = None, pa.py_buffer(np.ascontiguousarray(column))
-    return pa.Array.from_buffers(_ARROW[column_type(column)], len(column), list(buffers))
-
-
-def _from_arrow(name: str, array: Any, kind: ColumnType) -> Column:
-    if array.null_count or array.offset:
-        raise ValueError(f"column {name!r} has nulls or does not begin at its buffer")
-    _, *buffers = array.buffers()
-    rows = len(array)
-    if kind != "utf8":
-        numbers: NDArray[Any] = np.frombuffer(buffers[0], dtype=kind, count=rows) if rows else np.zeros(0, dtype=kind)
+def _decode_column(column: ArrowColumn, rows: int) -> Column:
+    first, *rest = column.buffers
+    if not rest:
+        numbers: NDArray[Any] = np.frombuffer(first, column.type, rows) if rows else np.zeros(0, column.type)
         return numbers
     if not rows:
         return Text.of([])
-    offsets = np.frombuffer(buffers[0], dtype=np.int64, count=rows + 1)
-    if offsets[0] != 0:
-        raise ValueError(f"column {name!r} does not begin at its buffer")
+    offsets = np.frombuffer(first, np.int64, rows + 1)
     length = int(offsets[-1])
-    data = np.frombuffer(buffers[1], dtype=np.uint8, count=length) if length else np.zeros(0, dtype=np.uint8)
+    if offsets[0] or length > len(rest[0]) or (offsets[1:] < offsets[:-1]).any():
+        raise ValueError(f"column {column.name!r} has strings that lie outside of it")
+    data = np.frombuffer(rest[0], np.uint8, length) if length else np.zeros(0, np.uint8)
+    if length and int(data.max()) >= _ASCII:
+        _check_utf8(column.name, offsets, data)
     return Text(offsets, data)
+
+
+def _check_utf8(name: str, offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> None:
+    """Raise ValueError unless each string is UTF-8: all of them in a row are, and none begins within a character."""
+    begins = data[offsets[offsets < len(data)]]
+    try:
+        data.tobytes().decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"column {name!r} is not UTF8: {error}") from error
+    if (begins & _FOLLOWS_MASK == _FOLLOWS).any():
+        raise ValueError(f"column {name!r} is not UTF8: a string begins within a character")

@@ -155,8 +155,9 @@ class TreeStore:
         del data, if_absent
         raise AccessDenied(f"cannot write {str(key)!r}: a data set that is read in place", self.url)
 
-    def writer(self, key: Key) -> ObjectWriter:
+    def writer(self, key: Key, *, size_bytes: int = 0) -> ObjectWriter:
         """Raise AccessDenied: source data is not changed."""
+        del size_bytes
         raise AccessDenied(f"cannot write {str(key)!r}: a data set that is read in place", self.url)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:

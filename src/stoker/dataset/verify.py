@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from stoker.dataset.index_tar import checksum_of
+from stoker.dataset.manifest import check_there
 from stoker.dataset.objects import check_version, verify_table
 from stoker.dataset.offsets import MISSING, OffsetsTable, offsets_key
 from stoker.dataset.open import OpenDataset, open_dataset
@@ -62,8 +63,10 @@ def verify_dataset(tables: Store, data: Store, *, deep: bool, progress: Progress
 
     Always: manifest and tables against their digests, objects against the sizes and versions they should have; costs
     a stat an object or file. `deep`: also every field against its crc32c; reads all of them. Damage is returned, not
-    raised. Raises DatasetError if there is no data set, NewerFormat, AccessDenied, Unavailable, TimedOut.
+    raised. Raises DatasetError if there is no data set, NotFound if there is no such place, NewerFormat, AccessDenied,
+    Unavailable, TimedOut.
     """
+    check_there(tables)
     try:
         opened = open_dataset(tables, data)
     except NewerFormat:

@@ -28,8 +28,8 @@ KEPT_MOST: Final = 1 << 24
 class Walk(Protocol):
     """How an epoch is gone through; `step` counts within the epoch, `start` and `stop` within the global batch."""
 
-    def take(self, epoch: int, step: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Samples in slots [start, stop) of the global batch: a new int64 array."""
+    def take(self, epoch: int, step: int, start: int, stop: int, count: int = 1) -> NDArray[np.int64]:
+        """Samples in slots [start, stop) of `count` global batches from `step` on: a new int64[count, stop - start]."""
 
 
 def compact(samples: NDArray[np.int64], sample_count: int) -> SampleNumbers:
@@ -49,8 +49,8 @@ class ExactWalk:
         self._hasher = hasher
         self._epochs: OrderedDict[int, SampleNumbers] = OrderedDict()
 
-    def take(self, epoch: int, step: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Samples in slots [start, stop) of the global batch."""
+    def take(self, epoch: int, step: int, start: int, stop: int, count: int = 1) -> NDArray[np.int64]:
+        """Samples in slots [start, stop) of `count` global batches from `step` on: int64[count, stop - start]."""
         samples = self._epochs.get(epoch)
         if samples is None:
             _make_room(self._epochs)
@@ -58,7 +58,8 @@ class ExactWalk:
             samples = compact(np.argsort(keys), self._sample_count)
             self._epochs[epoch] = samples
         begin = step * self._batch_size
-        return samples[begin + start : begin + stop].astype(np.int64)
+        batches = samples[begin : begin + count * self._batch_size].reshape(count, self._batch_size)
+        return batches[:, start:stop].astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,15 +95,22 @@ class WindowWalk:
         self._epochs: OrderedDict[int, EpochPieces] = OrderedDict()
         self._stretches: dict[int, _Stretch] = {}
 
-    def take(self, epoch: int, step: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Samples in slots [start, stop) of the global batch."""
+    def take(self, epoch: int, step: int, start: int, stop: int, count: int = 1) -> NDArray[np.int64]:
+        """Samples in slots [start, stop) of `count` global batches from `step` on: int64[count, stop - start]."""
         slots = self._lane_slots
-        taken = np.empty(stop - start, np.int64)
+        taken = np.empty((count, stop - start), np.int64)
         for lane in range(start // slots, -(-stop // slots)):
             low, high = max(start, lane * slots), min(stop, (lane + 1) * slots)
-            stretch = self._stretch(epoch, lane, step)
-            begin = step * slots - stretch.start - lane * slots
-            taken[low - start : high - start] = stretch.samples[begin + low : begin + high]
+            done = 0
+            while done < count:  # a stretch may end between the first step and the last
+                stretch = self._stretch(epoch, lane, step + done)
+                begin = (step + done) * slots - stretch.start
+                here = min(count - done, (stretch.samples.size - begin) // slots)
+                rows = stretch.samples[begin : begin + here * slots].reshape(here, slots)
+                taken[done : done + here, low - start : high - start] = rows[
+                    :, low - lane * slots : high - lane * slots
+                ]
+                done += here
         return taken
 
     def _stretch(self, epoch: int, lane: int, step: int) -> _Stretch:

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import secrets
+import warnings
+import weakref
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Final, Literal, Self, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stoker import crash
 from stoker.dataset.formats.tar import TRAILER, member_bytes
-from stoker.dataset.manifest import MANIFEST_KEY, PACK_KEY, Manifest
+from stoker.dataset.manifest import MANIFEST_KEY, PACK_KEY, Manifest, holds
 from stoker.dataset.names import FIELD_LIMIT, check_sample_name
 from stoker.dataset.offsets import OffsetsBuilder, offsets_key
 from stoker.dataset.place import (
     SHARD_BYTES,
     check_empty,
     check_shard_bytes,
-    holds,
     read_mark,
     remove_unpublished,
     shard_key,
@@ -29,9 +32,11 @@ from stoker.dataset.place import (
 from stoker.dataset.publish import Catalog
 from stoker.dataset.shard import Member, ShardWriter
 from stoker.dataset.tables import encode_table
+from stoker.dataset.values import as_bytes
 from stoker.errors import AlreadyExists, ClosedError, ConfigError, DatasetError, EmptyDataset, NotFound, StokerError
-from stoker.io.buffers import ReadBuffer, view
+from stoker.io.buffers import ReadBuffer
 from stoker.store.base import Store
+from stoker.units import format_count
 
 _EXAMPLE: Final = 'write(key, {"jpg": data})'
 _MARK_FORMAT: Final = "stoker-writer"
@@ -61,15 +66,17 @@ class DatasetWriter:
         self._manifest: Manifest | None = None
         self._mark = json.dumps({"format": _MARK_FORMAT, "version": 1, "writer": secrets.token_hex(8)}).encode()
         self._claim()
+        self._unclosed = weakref.finalize(self, _tell_unclosed, store.url, os.getpid())
 
-    def write(self, key: str, fields: Mapping[str, ReadBuffer]) -> None:
-        """Add one sample: field name -> bytes.
+    def write(self, key: str, fields: Mapping[str, ReadBuffer | NDArray[Any]]) -> None:
+        """Add one sample: field name -> bytes. In a field `npy` or `*.npy` a numpy array is written in that format.
 
         Raises ConfigError, with nothing written, for a key or field that WebDataset would read differently, a key
-        that was written before, no fields, or a value that is not bytes. After a StoreError nothing can be published.
+        that was written before, no fields, or a value that is not bytes: an array elsewhere is refused, for its bytes
+        alone say neither type nor shape. After a StoreError nothing can be published.
         """
         self._check_open()
-        members = self._check_sample(key, fields)
+        members, fields = self._check_sample(key, fields)
         self._state = "failed"  # until the whole sample is in the shard
         extent = sum(member_bytes(member.path, member.size) for member in members)
         if self._shard is not None and self._shard.size_bytes + extent + len(TRAILER) > self._shard_bytes:
@@ -98,6 +105,7 @@ class DatasetWriter:
             except BaseException:
                 self._discard_quietly()
                 raise
+            self._unclosed.detach()
             self._state = "published"
             self._store.delete(PACK_KEY)
             crash.point("writer-mark-removed")
@@ -107,12 +115,16 @@ class DatasetWriter:
         """Publish nothing and remove what was written; no effect after `close`. Raises StoreError."""
         if self._state in ("published", "discarded"):
             return
+        self._unclosed.detach()
         self._state = "discarded"
         if self._shard is not None:
             self._shard.discard()
         # A manifest may stand there although writing it reported an error: then everything must stay.
         if self._is_mine() and not holds(self._store, MANIFEST_KEY):
             remove_unpublished(self._store)
+
+    def __repr__(self) -> str:
+        return f"<DatasetWriter to {self._store.url}: {self._state}, {format_count(len(self._keys), 'sample')}>"
 
     def __enter__(self) -> Self:
         return self
@@ -154,7 +166,9 @@ class DatasetWriter:
         self._catalog.add(key, size_bytes, np.array(self._extents, dtype=np.int64), offsets)
         self._shard, self._offsets, self._extents = None, OffsetsBuilder(), []
 
-    def _check_sample(self, key: str, fields: Mapping[str, ReadBuffer]) -> list[Member]:
+    def _check_sample(
+        self, key: str, fields: Mapping[str, ReadBuffer | NDArray[Any]]
+    ) -> tuple[list[Member], dict[str, ReadBuffer]]:
         given: object = fields
         if not isinstance(given, Mapping):
             raise ConfigError(f"sample {key!r} is a {type(given).__name__}, not fields", hint=_EXAMPLE)
@@ -162,21 +176,15 @@ class DatasetWriter:
             raise ConfigError(f"sample {key!r} has no field", hint=_EXAMPLE)
         if key in self._keys:
             raise ConfigError(f"sample {key!r} was written before: keys are unique in a data set")
-        members = []
+        members, encoded = [], dict[str, ReadBuffer]()
         for field, value in fields.items():
             path = check_sample_name(key, field)
-            try:
-                members.append(Member(path, field, len(view(value))))
-            except (TypeError, ValueError, BufferError) as error:
-                kind = type(value).__name__
-                raise ConfigError(
-                    f"field {field!r} of sample {key!r} is a {kind}, not bytes that lie in a row: {error}",
-                    hint="encode it first, as text.encode(); for an array numpy.ascontiguousarray(a) or a.tobytes()",
-                ) from error
+            encoded[field] = as_bytes(value, field, f"field {field!r} of sample {key!r}")
+            members.append(Member(path, field, len(encoded[field])))
         if len(self._fields | fields.keys()) > FIELD_LIMIT:
             raise DatasetError(f"more than {FIELD_LIMIT} different fields", f"sample {key!r}", "name fields by kind")
         self._fields |= fields.keys()
-        return sorted(members, key=lambda member: member.path.encode())
+        return sorted(members, key=lambda member: member.path.encode()), encoded
 
     def _claim(self) -> None:
         """Mark the place as being written, and remove what a killed writer left there."""
@@ -209,3 +217,12 @@ class DatasetWriter:
             raise DatasetError("an earlier write failed, so nothing can be published", self._store.url)
         if self._state != "open":
             raise ClosedError(f"the data set is {self._state}", self._store.url)
+
+
+def _tell_unclosed(url: str, pid: int) -> None:
+    """A writer is gone, or its process ends, and it was neither closed nor discarded. A forked process keeps silent."""
+    if os.getpid() != pid:
+        return
+    what = f"a writer of {url} was never closed: nothing is published"
+    _log.warning("%s. Use it in a with block, or call close()", what)
+    warnings.warn(what, ResourceWarning, stacklevel=2)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
@@ -10,7 +11,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.errors import InternalError
+from stoker.errors import InternalError, UnknownField
 from stoker.io.buffers import view
 from stoker.ledger import StageTimes
 
@@ -32,7 +33,14 @@ class InReply:
     values: Any
 
 
-Place: TypeAlias = InSlot | InReply
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """The values are made when they are first looked at, by `read(memory)`."""
+
+    read: Callable[[NDArray[np.uint8]], Any]
+
+
+Place: TypeAlias = InSlot | InReply | Deferred
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,7 +82,8 @@ class Batch(Mapping[str, Any]):
 
     A value is a list of n memoryviews (raw), str (text) or objects (json), or one writable numpy array of n rows (npy
     and what a map returns). Memoryviews and arrays lie in the loader's arena and are yours as long as you hold them:
-    their memory is used again only when the batch and all of them are gone.
+    their memory is used again only when the batch and all of them are gone. A field that is not there raises
+    UnknownField, a KeyError that names those that are.
 
     Attributes:
         step: counts from 0 over the whole run.
@@ -98,17 +107,21 @@ class Batch(Mapping[str, Any]):
     def sample_keys(self) -> list[str]:
         """The key of each sample; decoded when first asked for."""
         if self._keys is None:
-            place, offsets = self._key_field.place, self._key_field.row_offsets
-            if offsets is None or not isinstance(place, InReply):
-                raise InternalError("a batch came without its keys")
-            blob = bytes(place.values)
-            self._keys = [blob[start:stop].decode() for start, stop in pairwise(offsets.tolist())]
+            self._keys = read_keys(self._key_field)
         return self._keys
+
+    @property
+    def key_field(self) -> Field:
+        """The keys as they came, for `read_keys`; it refers to no memory of the arena."""
+        return self._key_field
 
     def __getitem__(self, name: str) -> Any:
         values = self._values
         if name not in values:
-            values[name] = read_field(self._fields[name], self._memory)
+            field = self._fields.get(name)
+            if field is None:
+                raise unknown_field(name, self._fields, f"batch of step {self.step}")
+            values[name] = read_field(field, self._memory)
         return values[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -125,13 +138,34 @@ class Batch(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         names = ", ".join(map(repr, self._fields))
-        return f"<Batch step {self.step} epoch {self.epoch}: {len(self.valid)} samples of {names}>"
+        count = len(self.valid)
+        pads = count - int(self.valid.sum())
+        real = f"{count} samples" if not pads else f"{count} samples, {pads} of them padding,"
+        return f"<Batch of step {self.step}, epoch {self.epoch}: {real} with {names}>"
+
+
+def unknown_field(name: object, names: Iterable[str], where: str) -> UnknownField:
+    """The error for a field that is not among `names`, with those that are."""
+    near = difflib.get_close_matches(name, names, n=1) if isinstance(name, str) else []
+    guess = f"did you mean {near[0]!r}? " if near else ""
+    return UnknownField(f"there is no field {name!r}", where, f"{guess}it has {', '.join(map(repr, names)) or 'none'}")
+
+
+def read_keys(field: Field) -> list[str]:
+    """The key of each sample. Raises InternalError if the field holds none."""
+    place, offsets = field.place, field.row_offsets
+    if offsets is None or not isinstance(place, InReply):
+        raise InternalError("a batch came without its keys")
+    blob = bytes(place.values)
+    return [blob[start:stop].decode() for start, stop in pairwise(offsets.tolist())]
 
 
 def read_field(field: Field, memory: NDArray[np.uint8]) -> Any:
     """The value of a field whose slot is `memory`: views of it, no copies."""
     if isinstance(field.place, InReply):
         return field.place.values
+    if isinstance(field.place, Deferred):
+        return field.place.read(memory)
     start = field.place.offset
     if field.shape is not None:
         return np.ndarray(field.shape, np.dtype(field.dtype), buffer=memory, offset=start)

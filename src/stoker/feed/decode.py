@@ -163,10 +163,26 @@ def _brief(shape: tuple[int, ...]) -> str:
     return text if len(text) <= _SHAPE_MAX_CHARACTERS else f"{text[:_SHAPE_MAX_CHARACTERS]}..."
 
 
+@dataclass(frozen=True, slots=True)
+class AsRows:
+    """Equally many bytes of every sample: one array of n rows of `dtype`, where they lie. Costs nothing."""
+
+    dtype: str
+
+    def __call__(self, rows: Rows) -> Packed:
+        """What the array is. Every sample must have as many bytes as the first."""
+        return Packed(self.dtype, (len(rows), rows.offsets[1] // np.dtype(self.dtype).itemsize))
+
+
 # The one table of decoders. Raw bytes need none: the slot holds them as they are.
 DECODERS: Final[Mapping[str, Decoder | None]] = MappingProxyType(
     {"raw": None, "text": decode_text, "json": decode_json, "npy": decode_npy}
 )
+
+
+def find_decoder(name: str, table: Mapping[str, Decoder | None]) -> Decoder | None:
+    """The decoder that a FeedSpec names: of the table, or rows of one of numpy's types."""
+    return table[name] if name in table else AsRows(name)
 
 
 def decode_batch(

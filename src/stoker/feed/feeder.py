@@ -1,82 +1,38 @@
-"""The feeder: makes the batches of a rank, ahead of their use, in threads of this process.
+"""The feeder: makes the batches of a rank, ahead of their use.
 
 It serves a small protocol: `request(step)` is answered with a WireBatch whose values lie in a slot of the arena, which
 returns when the last view of it dies; `close()` ends it. Any step may be asked for at any time; the feeder reads ahead
-of the last one asked for.
-
-One thread, stoker-plan, chooses what is made next and where it lies; it alone waits for slots. What is asked for goes
-first; what is not wanted any more is dropped.
+of the last one asked for. Here it works in threads of this process; feed/child.py has it in one of its own.
 """
 
 from __future__ import annotations
 
-import logging
+import atexit
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
-from stoker.dataset.open import OpenDataset
 from stoker.dataset.order import OrderedBatch
-from stoker.errors import ClosedError, ConfigError, InternalError, TimedOut, UnsupportedError
+from stoker.dataset.readable import Readable
+from stoker.errors import ConfigError, UnsupportedError
 from stoker.feed.batch import WireBatch
+from stoker.feed.gather import Pattern
 from stoker.feed.options import FeedOptions, FeedStats
-from stoker.feed.placement import Placement, Work
-from stoker.feed.plan import BatchPlan, FeedSpec, plan_batch
-from stoker.feed.stages import Stages
+from stoker.feed.plan import FeedSpec
+from stoker.feed.produce import CLOSE_S, Producer
+from stoker.io.memory import MapWatcher
 from stoker.ledger import Counter
-from stoker.units import format_seconds
 
-_CLOSE_S: Final = 10.0  # how long close() waits for reads that have begun, which nothing can interrupt
+_EXIT_S: Final = 0.5  # how long a process that ends without close() waits for reads that have begun
 
-_log = logging.getLogger("stoker.feed")
+_started: weakref.WeakSet[InlineFeeder] = weakref.WeakSet()  # whose threads may be running
 
 
-class InlineFeeder:
-    """Feeds one rank with steps [0, step_count), whose samples `batches(step)` names. Starts with the first request.
-
-    `ends` is called once when all has ended, with what was counted: by `close()`, or by the planner after `abandon()`.
-    """
-
-    def __init__(
-        self,
-        opened: OpenDataset,
-        batches: Callable[[int], OrderedBatch],
-        spec: FeedSpec,
-        options: FeedOptions,
-        step_count: int,
-        ends: Callable[[dict[Counter, int]], None] = lambda _: None,
-    ) -> None:
-        self._opened = opened
-        self._batches = batches
-        self._spec = spec
-        self._options = options
-        self._step_count = step_count
-        self._ends = ends
-        self._pid = os.getpid()
-        self._one_request = threading.Lock()
-        self._placement = Placement(options.prefetch_bytes, mapped=bool(spec.mappers))
-        self._arena = self._placement.arena
-        self._stages = Stages(opened, spec, options, self._placement, _weakly(self._finish))
-        self._planner: threading.Thread | None = None  # once it runs, it holds the feeder until it ends
-        self._unplaced: tuple[BatchPlan, int] | None = None  # the planner's own: a plan without a slot, and its cost
-
-        # What follows is guarded by this lock, but for the flag, which a garbage collection may set anywhere.
-        self._changed = threading.Condition()
-        self._stopping = self._closing = False
-        self._failure: BaseException | None = None
-        self._works: dict[int, Work] = {}
-        self._errors: dict[int, BaseException] = {}
-        self._next = 0  # what lies before it is not wanted
-        self._frontier = 0  # what lies between the two is begun
-        self._ahead = False
-        self._asked: int | None = None  # the step that training waits for
-        self._asked_ns = 0
-        self._patience_s = options.patience_s
-        self._short: int | None = None  # the step asked for that found no slot
-        self._starved = False
+class Feeder(Protocol):
+    """What a loader asks for its batches."""
 
     def request(self, step: int) -> WireBatch:
         """The batch of `step`; waits until it is made. Its memory is the caller's from then on.
@@ -85,13 +41,60 @@ class InlineFeeder:
         Raises what made the batch fail, as itself: NotFound, Truncated, DigestMismatch, SampleError and others; a
         second request tries anew. TimedOut after `deadline_s`, ClosedError, UnsupportedError in a forked process.
         """
-        if os.getpid() != self._pid:
-            raise UnsupportedError(
-                f"this loader belongs to process {self._pid} and cannot be used in its fork {os.getpid()}",
-                hint="make the loader in the process that uses it; with a DataLoader use num_workers=0",
-            )
-        if not 0 <= step < self._step_count:
-            raise ConfigError(f"there is no step {step}", hint=f"steps count from 0 to {self._step_count - 1}")
+
+    def is_ready(self, step: int) -> bool:
+        """Whether `request(step)` would return a batch at once."""
+
+    def watch(self, watcher: MapWatcher) -> None:
+        """Tell `watcher` where the memory of batches is mapped, now and whenever that changes."""
+
+    def stats(self) -> FeedStats:
+        """What it has done, and what it holds now."""
+
+    def count(self) -> dict[Counter, int]:
+        """What the ledger keeps of `stats`, at next to no cost."""
+
+    def abandon(self) -> None:
+        """Stop soon, without waiting. Takes no lock: a garbage collection may call it anywhere."""
+
+    def close(self) -> None:
+        """End all threads and processes and give the memory back, but for what is lent. Idempotent."""
+
+
+def check_request(step: int, step_count: int, pid: int) -> None:
+    """Raise UnsupportedError in another process than `pid`, which made the feeder; ConfigError for no step of it."""
+    if os.getpid() != pid:
+        raise UnsupportedError(
+            f"this loader belongs to process {pid} and cannot be used in its fork {os.getpid()}",
+            hint="make the loader in the process that uses it; with a DataLoader use num_workers=0",
+        )
+    if not 0 <= step < step_count:
+        raise ConfigError(f"there is no step {step}", hint=f"steps count from 0 to {step_count - 1}")
+
+
+class InlineFeeder(Producer):
+    """A feeder in threads of this process. `ends` is called once when all has ended, with what was counted: by
+    `close()`, or by the planner after `abandon()`.
+    """
+
+    def __init__(
+        self,
+        opened: Readable,
+        batches: Callable[[int], OrderedBatch],
+        spec: FeedSpec,
+        options: FeedOptions,
+        step_count: int,
+        ends: Callable[[dict[Counter, int]], None] = lambda _: None,
+        pattern: Pattern | None = None,
+    ) -> None:
+        super().__init__(opened, batches, spec, options, step_count, pattern=pattern)
+        self._ends = ends
+        self._pid = os.getpid()
+        self._one_request = threading.Lock()
+
+    def request(self, step: int) -> WireBatch:
+        """As `Feeder.request`."""
+        check_request(step, self._step_count, self._pid)
         deadline_s = time.monotonic() + self._options.deadline_s
         with self._one_request, self._changed:  # no timeout: an interrupt between taking a lock and noting it loses it
             if not self._is_made(step):
@@ -103,6 +106,16 @@ class InlineFeeder:
             raise error
         finally:
             del error  # no cycle of error, traceback and frame
+
+    def is_ready(self, step: int) -> bool:
+        """As `Feeder.is_ready`."""
+        with self._changed:
+            work = self._works.get(step)
+            return work is not None and work.reply is not None
+
+    def watch(self, watcher: MapWatcher) -> None:
+        """As `Feeder.watch`."""
+        self._arena.watch(watcher)
 
     def _hand_over(self, step: int) -> WireBatch:
         """The reply for a step that is made; it stays known until all is noted."""
@@ -116,88 +129,9 @@ class InlineFeeder:
         del self._works[step]
         return reply
 
-    def stats(self) -> FeedStats:
-        """What it has done, and what it holds now."""
-        with self._changed:
-            ready = sum(work.reply is not None for work in self._works.values())
-        placement, pool = self._placement, self._stages.pool
-        return FeedStats(
-            budget_bytes=self._arena.size_bytes,
-            bytes_in_flight=placement.in_flight_bytes,
-            peak_bytes_in_flight=placement.peak_bytes,
-            lent_bytes=max(0, self._arena.taken_bytes - placement.in_flight_bytes),
-            ready_batches=ready,
-            copied_batches=placement.copied_count,
-            reads=pool.read_count,
-            bytes_read=pool.read_bytes,
-        )
-
-    def count(self) -> dict[Counter, int]:
-        """What the ledger keeps of `stats`, at next to no cost."""
-        placement, pool = self._placement, self._stages.pool
-        return {
-            Counter.READS: pool.read_count,
-            Counter.BYTES_READ: pool.read_bytes,
-            Counter.COPIED_BATCHES: placement.copied_count,
-            Counter.BYTES_IN_FLIGHT: placement.in_flight_bytes,
-        }
-
-    def abandon(self) -> None:
-        """Stop soon, without waiting. Takes no lock: a garbage collection may call it anywhere.
-
-        The planner then ends what there is; if it was never started, there is only memory, which goes with the feeder.
-        """
-        self._stopping = True
-        self._arena.wake()
-
-    def close(self) -> None:
-        """End all threads and give the memory back, but for what is lent. Idempotent."""
-        self._closing = True
-        self.abandon()
-        if os.getpid() != self._pid:
-            return
-        with self._changed:
-            self._changed.notify_all()
-        self._stages.stop()
-        deadline_s = time.monotonic() + _CLOSE_S
-        planner = self._planner
-        if planner is not None and planner.ident is not None:
-            planner.join(_CLOSE_S)
-        left = self._stages.join(max(0.0, deadline_s - time.monotonic()))
-        self._let_go(left + (planner is not None and planner.is_alive()))
-
-    def _let_go(self, left: int) -> None:
-        """Give everything back, but for what is lent and what `left` threads still use."""
-        if left:
-            _log.warning("%d threads still wait for %s; they end with the process", left, self._opened.store.url)
-        with self._changed:
-            for work in self._works.values():  # also those that no thread came to any more
-                work.dropped = True
-                self._placement.give_back(work)
-            self._works.clear()
-            self._errors.clear()
-            ends, self._ends = self._ends, lambda _: None
-        self._arena.reclaim()
-        self._arena.close()
-        ends(self.count())
-
-    # Waiting for a batch, in the thread of training.
-
-    def _is_made(self, step: int) -> bool:
-        """Whether `step` is ready, or has failed."""
-        work = self._works.get(step)
-        return step in self._errors or (work is not None and work.reply is not None)
-
     def _wait_for(self, step: int, deadline_s: float) -> None:
         """Wait, with the lock held, until `step` is made."""
-        self._check_running()
-        if self._planner is None:
-            self._planner = threading.Thread(target=self._plan_batches, name="stoker-plan", daemon=True)
-        if self._planner.ident is None:
-            self._planner.start()
-        self._next = self._frontier = step
-        self._asked, self._asked_ns, self._ahead = step, time.perf_counter_ns(), True
-        self._arena.wake()
+        self._ask(step, time.perf_counter_ns())
         try:
             while not self._is_made(step):
                 self._check_running()
@@ -208,168 +142,68 @@ class InlineFeeder:
         finally:
             self._asked = None
 
-    def _check_running(self) -> None:
-        if self._failure is not None:
-            raise InternalError(f"the feeder failed: {self._failure!r}") from self._failure
-        if self._stopping:
-            raise ClosedError("the loader is closed")
-
-    def _timed_out(self, step: int, work: Work | None) -> TimedOut:
-        what = "a free slot, or the offsets of its samples" if work is None else work.stage
-        job = work.job if work is not None else None
-        if job is not None:
-            what = f"{job.left} of its {job.count} reads"
-        return TimedOut(
-            f"the batch of step {step} was not there after {format_seconds(self._options.deadline_s)}: "
-            f"it waits for {what}",
-            where=self._opened.store.url,
-            hint="the storage does not answer, or is too slow for a batch of this size",
+    def stats(self) -> FeedStats:
+        """As `Feeder.stats`."""
+        with self._changed:
+            ready = self._ready_count()
+        placement, pool = self._placement, self._stages.pool
+        return FeedStats(
+            feeder="inline",
+            budget_bytes=self._arena.size_bytes,
+            bytes_in_flight=placement.in_flight_bytes,
+            peak_bytes_in_flight=placement.peak_bytes,
+            lent_bytes=max(0, self._arena.taken_bytes - placement.in_flight_bytes),
+            ready_batches=ready,
+            copied_batches=placement.copied_count,
+            reads=pool.read_count,
+            bytes_read=pool.read_bytes,
+            **self._stages.gather_stats(),
         )
 
-    # Choosing what is made next and where it lies, in the planner's thread.
+    def count(self) -> dict[Counter, int]:
+        """As `Feeder.count`."""
+        placement, pool = self._placement, self._stages.pool
+        return {
+            Counter.READS: pool.read_count,
+            Counter.BYTES_READ: pool.read_bytes,
+            Counter.COPIED_BATCHES: placement.copied_count,
+            Counter.BYTES_IN_FLIGHT: placement.in_flight_bytes,
+        }
 
-    def _plan_batches(self) -> None:
-        try:
-            while not self._stopping:
-                wait_s = self._plan_next()
-                if self._arena.reclaim(wait_s):
-                    self._starved = False
-        except BaseException as error:  # noqa: BLE001  thread boundary: told to whoever asks for a batch
-            self._failure = error
-        abandoned = self._failure is None and not self._closing
-        self._stopping = True
-        with self._changed:
-            self._changed.notify_all()
+    def end_user_code(self) -> None:
+        """Stop like `abandon()`, and wait for user code: for as long as `close()` does, but hardly for storage."""
+        self.abandon()
+        if os.getpid() != self._pid:
+            return
         self._stages.stop()
-        if abandoned:  # by a loader that nobody holds any more
-            self._let_go(self._stages.join(_CLOSE_S))
+        if self._planner is not None and self._planner.ident is not None:
+            self._planner.join(_EXIT_S)
+        self._stages.pool.close(_EXIT_S)
+        self._stages.join_user_code(CLOSE_S)
 
-    def _plan_next(self) -> float | None:
-        """Begin one more batch if there is one to begin. Returns how long to wait for slots (None: until woken)."""
-        with self._changed:
-            self._drop_passed()
-            chosen = self._choose()
-        if chosen is None:
-            return None
-        try:
-            plan, cost_ns = self._plan(chosen)
-            work = Work(chosen, plan)
-            wait_s = self._place(work, cost_ns)
-        except BaseException as error:  # noqa: BLE001  thread boundary: raised where the batch is asked for
-            self._fail(chosen, error)
-            self._unplaced = None
-            return 0
-        if work.memory is not None:
-            self._unplaced = None
-            self._stages.fetch(work)
-        return wait_s
+    def close(self) -> None:
+        """As `Feeder.close`."""
+        if os.getpid() != self._pid:
+            self._closing = True
+            self.abandon()
+            return
+        self._let_go(self._end_threads())
 
-    def _choose(self) -> int | None:
-        """The step to begin now."""
-        if self._asked is not None and self._asked not in self._works and self._asked not in self._errors:
-            return self._asked
-        if not self._ahead or not self._options.prefetch_bytes:
-            return None
-        if self._placement.output_bytes is None and self._works:
-            return None  # until the first batch has shown how much room a map takes
-        self._frontier = max(self._frontier, self._next)
-        while self._frontier in self._works:
-            self._frontier += 1
-        return self._frontier if self._frontier < self._step_count else None
-
-    def _plan(self, step: int) -> tuple[BatchPlan, int]:
-        """The plan of a batch, and the nanoseconds it took."""
-        if self._unplaced is None or self._unplaced[0].step != step:
-            self._unplaced = None
-            begin_ns = time.perf_counter_ns()
-            ordered = self._batches(step)
-            self._stages.load_offsets(ordered)
-            plan = plan_batch(self._opened, ordered, self._spec.fields)
-            self._unplaced = plan, time.perf_counter_ns() - begin_ns
-        return self._unplaced
-
-    def _place(self, work: Work, cost_ns: int) -> float | None:
-        """Find room for a batch, in ordinary memory if all slots stay lent; else returns how long to wait for one."""
-        step, nbytes = work.step, work.plan.nbytes
-        with self._changed:
-            if self._choose() != step:
-                return 0  # training has asked for another one meanwhile
-            placed = self._placement.place(work, nbytes)
-            while not placed and (furthest := max(self._works, default=step)) > step:
-                self._drop(furthest)
-                self._arena.reclaim()  # if it was made, its slot came back just now
-                placed = self._placement.place(work, nbytes)
-            if not placed and self._asked != step:
-                return None
-            if placed:
-                if self._short == step:
-                    self._patience_s = self._options.patience_s  # waiting for the slot was right
-                self._starved = False
-            else:
-                self._short = step
-                wait_s = self._patience_s - (time.perf_counter_ns() - self._asked_ns) / 1e9
-                if wait_s > 0 and not self._starved:
-                    return wait_s
-                if not self._starved:
-                    # One such wait until a slot comes back, and half as long the next time: training that keeps more
-                    # batches than there are slots for would otherwise stand still for a second again and again.
-                    self._patience_s /= 2
-                self._starved = True
-                self._placement.place_apart(work, nbytes)
-            # Fetching begins with the plan, which reads offsets, or with waiting for it; not while a slot is missing.
-            begin_ns = time.perf_counter_ns() - cost_ns
-            if self._asked == step and self._short != step:
-                begin_ns = min(begin_ns, self._asked_ns)
-            work.times.append(begin_ns)
-            self._short = None
-            self._works[step] = work
-            return 0
-
-    def _drop_passed(self) -> None:
-        for step in [step for step in self._works if step < self._next]:
-            self._drop(step)
-        for step in [step for step in self._errors if step < self._next]:
-            del self._errors[step]
-
-    def _drop(self, step: int) -> None:
-        """Make no more of a batch; its slots come back when nobody writes into them any more."""
-        work = self._works.pop(step)
-        if work.reply is not None:
-            self._placement.give_back(work)
-        else:
-            self._stages.drop(work)
-
-    # What becomes of a batch, in the thread of its last stage.
-
-    def _finish(self, work: Work, error: BaseException | None) -> None:
-        with self._changed:
-            if error is None and not work.dropped:
-                if self._asked == work.step:
-                    self._changed.notify_all()
-                if self._spec.mappers:
-                    self._arena.wake()  # the first one shows how much room the others take
-                return
-            self._placement.give_back(work)
-            self._arena.wake()
-            if error is not None and not work.dropped:
-                del self._works[work.step]
-                self._fail(work.step, error)
-
-    def _fail(self, step: int, error: BaseException) -> None:
-        """Keep the error for whoever asks for the batch; nothing is read ahead until the next one is asked for."""
-        with self._changed:
-            self._errors[step] = error
-            self._ahead = False
-            self._changed.notify_all()
+    def _let_go(self, left: int) -> None:
+        super()._let_go(left)
+        ends, self._ends = self._ends, lambda _: None
+        ends(self.count())
 
 
-def _weakly(finish: Callable[[Work, BaseException | None], None]) -> Callable[[Work, BaseException | None], None]:
-    """The bound method, but not holding its object: a feeder that nobody holds is freed at once."""
-    method = weakref.WeakMethod(finish)
+@atexit.register
+def _end_all() -> None:
+    """End the threads of loaders that nobody closed, while there is still an interpreter.
 
-    def call(work: Work, error: BaseException | None) -> None:
-        bound = method()
-        if bound is not None:
-            bound(work, error)
-
-    return call
+    Python unwinds a daemon thread that takes the GIL later than that. Where it does so out of a C++ destructor, as it
+    is after most calls of PyTorch, the process aborts ("terminate called without an active exception").
+    """
+    feeders = list(_started)
+    for feeder in feeders:  # all stop at once
+        feeder.abandon()
+    for feeder in feeders:
+        feeder.end_user_code()

@@ -8,10 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from stoker.dataset.open import NO_CHECKSUM
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.dataset.places import NO_CHECKSUM
 from stoker.errors import DigestMismatch
+from stoker.feed.gather import NEAR_S
 from stoker.feed.plan import BatchPlan
-from stoker.io.checksum import crc32c
+from stoker.io.checksum import crc32c_of_view
 from stoker.store.base import Store
 from stoker.values import Key
 
@@ -27,11 +31,13 @@ _OVERLAP: Final = 0.75
 # call for ever more threads. 64 of them fed 10,000 to 16,000 local samples of 100 KB a second where four fed
 # 26,000 to 28,000 at half the CPU time (2 cores). So storage gets four threads at most, besides those whose reads hang,
 # as long as the quickest of its recent reads took less than a millisecond: the interpreter lock delays many, never all.
-_NEAR_S: Final = 0.001
 _NEAR_WIDTH: Final = 4
 _FORGET: Final = 1.1  # the quickest read is forgotten by so much a turn
 _OVERDUE_S: Final = 0.005  # a thread that has read for longer is waiting for storage, whatever reads cost before
 _WEIGHT: Final = 0.2  # of the newest turn in the two running means
+# A thread that is preempted, for 4 ms or more on busy cores, seems to have waited for storage: one such read in a
+# hundred tripled the mean. Near storage that has become slow shows in every read: eight turns lead from 20 us to 1 ms.
+_OUTLIER: Final = 4.0
 
 
 class Job:
@@ -81,6 +87,23 @@ class FetchPool:
         self.read_count = 0
         self.read_bytes = 0
 
+    @property
+    def least_s(self) -> float:
+        """The quickest of the recent reads; 0 before the first."""
+        return self._least_s
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def note(self, read_count: int, nbytes: int, read_s: float) -> None:
+        """Count reads that were done elsewhere, which took `read_s` each."""
+        with self._changed:
+            self.read_count += read_count
+            self.read_bytes += nbytes
+            self._least_s = min(read_s, self._least_s * _FORGET) if self._least_s else read_s
+
     def submit(self, job: Job) -> None:
         """Do a job before all those of later steps."""
         with self._changed:
@@ -93,6 +116,11 @@ class FetchPool:
             job.done(job)
         else:
             self._start_threads()
+
+    def count_joined(self, count: int) -> None:
+        """One of the things that a job does was so many more reads than one."""
+        with self._changed:
+            self.read_count += count
 
     def abandon(self, job: Job) -> None:
         """Begin no more of a job. No effect on one that is finished."""
@@ -138,7 +166,7 @@ class FetchPool:
 
     def _width(self) -> int:
         """How many threads read at a time."""
-        near = 0 < self._least_s < _NEAR_S
+        near = 0 < self._least_s < NEAR_S
         most = min(self._thread_count, _NEAR_WIDTH) if near else self._thread_count
         return max(1, min(most, int(_OVERLAP * self._read_s / self._cpu_s))) if self._cpu_s else most
 
@@ -240,6 +268,8 @@ class FetchPool:
         if not self._cpu_s:
             self._read_s, self._cpu_s = read_s, cpu_s
             return
+        if self._least_s < NEAR_S:
+            read_s, cpu_s = min(read_s, _OUTLIER * self._read_s), min(cpu_s, _OUTLIER * self._cpu_s)
         self._cpu_s += _WEIGHT * (cpu_s - self._cpu_s)
         self._read_s = (
             max(read_s, self._read_s) if read_s > _TURN_S else self._read_s + _WEIGHT * (read_s - self._read_s)
@@ -257,40 +287,43 @@ class FetchPool:
 
 class SampleReader:
     """`do` of the job that reads a batch: read i, field by field of one sample after the other, goes to its place in
-    `memory` and is checked there.
+    `memory` and is checked there. `parts` int64[m] names the reads if they are not all n * f of the plan.
     """
 
-    def __init__(self, store: Store, objects: Sequence[Key], plan: BatchPlan, memory: memoryview) -> None:
+    def __init__(
+        self,
+        store: Store,
+        objects: Sequence[Key],
+        plan: BatchPlan,
+        memory: memoryview,
+        parts: NDArray[np.int64] | None = None,
+    ) -> None:
         self._store = store
+        self._objects = objects
         self._plan = plan
         self._memory = memory
-        width = len(plan.fields)
-        self._reads = list(
-            zip(
-                [objects[index] for index in plan.objects.tolist() for _ in range(width)],
-                plan.offsets.ravel().tolist(),
-                plan.sizes.ravel().tolist(),
-                plan.crc32cs.ravel().tolist(),
-                plan.targets.ravel().tolist(),
-                strict=True,
-            )
-        )
+        every = np.repeat(plan.objects, len(plan.fields)), plan.offsets, plan.sizes, plan.crc32cs, plan.targets
+        columns = [one.ravel() if parts is None else one.ravel()[parts] for one in every]
+        self._parts = parts
+        self._reads = list(zip(*(column.tolist() for column in columns), strict=True))
+
+    def __len__(self) -> int:
+        return len(self._reads)
 
     def __call__(self, index: int) -> int:
         """Read and check; returns the bytes read. Raises DigestMismatch, and what the store raises."""
-        key, offset, size, expected, start = self._reads[index]
+        size: int
+        number, offset, size, expected, start = self._reads[index]
         target = self._memory[start : start + size]
         if size:
-            self._store.read_into(key, offset, target)
-        if expected == NO_CHECKSUM:  # only indexed: the object was held to its version before its first use
-            return size
-        digest = crc32c(target)
-        if digest != expected:
-            row, column = divmod(index, len(self._plan.fields))
+            self._store.read_into(self._objects[number], offset, target)
+        # What was only indexed has no checksum: the object was held to its version before its first use.
+        if expected != NO_CHECKSUM and (digest := crc32c_of_view(target)) != expected:
+            row, column = divmod(index if self._parts is None else int(self._parts[index]), len(self._plan.fields))
             raise DigestMismatch(
                 f"field {self._plan.fields[column]!r} of sample {self._plan.keys[row]!r} has crc32c {digest:08x}, "
                 f"not {expected:08x}",
-                where=f"{size} bytes at {offset} of {key} in {self._store.url}",
+                where=f"{size} bytes at {offset} of {self._objects[number]} in {self._store.url}",
                 hint="the data set was changed or damaged after it was written",
             )
         return size

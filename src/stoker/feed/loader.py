@@ -13,13 +13,19 @@ from types import TracebackType
 from typing import Self
 
 from stoker.dataset.describe import Dataset
-from stoker.dataset.open import OpenDataset
-from stoker.dataset.order import Order, OrderedBatch, Position
-from stoker.errors import ClosedError, ConfigError
+from stoker.dataset.order import Order, Position
+from stoker.dataset.readable import Readable
+from stoker.errors import ClosedError, ConfigError, DatasetError, naming
 from stoker.feed.batch import Batch
-from stoker.feed.feeder import InlineFeeder
+from stoker.feed.child import ChildFeeder
+from stoker.feed.deliver import Delivery, Handover
+from stoker.feed.feeder import Feeder, InlineFeeder
+from stoker.feed.gather import pattern_of
+from stoker.feed.headspace import Headspace, kept_steps
 from stoker.feed.options import FeedOptions, FeedStats
 from stoker.feed.plan import check_fits, choose_fields
+from stoker.feed.start import Start
+from stoker.feed.travel import pack_hello, share
 from stoker.ledger import Counter, Ledger, split_wait
 from stoker.values import Layout
 
@@ -49,7 +55,7 @@ class Loader:
 
     Reading begins with the first batch asked for, and goes on ahead of use within `options.prefetch_bytes`. Threads,
     memory and open files are given back by `close()`, or when the loader is no longer referenced; batches stay as long
-    as they are held. `closes` is called then.
+    as they are held. `start` says whether a child process makes the batches, and what is closed with the loader.
 
     Attributes:
         order: which samples are in which batch.
@@ -63,15 +69,17 @@ class Loader:
     def __init__(
         self,
         dataset: Dataset,
-        opened: OpenDataset,
+        opened: Readable,
         *,
         order: Order,
         layout: Layout,
         options: FeedOptions,
         ledger: Ledger,
-        closes: Callable[[], None] = lambda: None,
+        start: Start | None = None,
     ) -> None:
-        spec = choose_fields(dataset, opened.manifest, tuple(options.decoders))
+        self._url = opened.store.url
+        with naming(self._url):
+            spec = choose_fields(dataset, opened.manifest, tuple(options.decoders))
         self.order = order
         self.steps_per_epoch = order.steps_per_epoch
         self._evaluates = order.recipe.shuffle is False
@@ -80,20 +88,33 @@ class Loader:
         self._ledger = ledger
         self._loop_count = 0
         self._turn = threading.Lock()
-        batches = partial(_share, order, layout)
+        batches = partial(share, order, layout)
         count, rest = divmod(order.recipe.global_batch_size, layout.dp_size)
         # In training a first batch can cost seconds of hashing; it is asked for here only where it is refused.
         tail = batches(self.steps_per_epoch - 1) if self._evaluates or rest else None
         if options.prefetch_bytes:
             check_fits(opened, spec.fields, count, tail, options.prefetch_bytes)
         self._account = account = _Account(ledger)
+        start = start or Start()
+        closes = start.closes
 
         def ends(counts: Mapping[Counter, int]) -> None:  # must not hold the loader
             account.tell(counts)
             closes()
 
-        self._feeder = InlineFeeder(opened, batches, spec, options, self._step_count, ends)
+        self._feeder: Feeder
+        if start.child is not None:
+            hello = pack_hello(dataset, opened, order, layout, options, self._step_count)
+            self._feeder = ChildFeeder(start.child, hello, ends)
+        else:
+            pattern = pattern_of(order, layout)
+            self._feeder = InlineFeeder(opened, batches, spec, options, self._step_count, ends, pattern)
+        self._handover = Handover(self._feeder, self._step_count, None)
         self._closed = weakref.finalize(self, self._feeder.abandon)
+
+    def deliver_with(self, delivery: Delivery) -> None:
+        """Hand batches over as `delivery` makes them, not as they are. Before the first one; it is closed with this."""
+        self._handover = Handover(self._feeder, self._step_count, delivery)
 
     @property
     def seed(self) -> int:
@@ -104,6 +125,13 @@ class Loader:
     def finished(self) -> bool:
         """Whether training has had its last batch. An evaluation is never finished."""
         return self.progress is not None and self.progress.finished
+
+    def __repr__(self) -> str:
+        recipe = self.order.recipe
+        step = "evaluation" if self.progress is None else f"step {self.progress.next_step}"
+        facts = f"{step} of {self._step_count}, global batch {recipe.global_batch_size}"
+        facts += "" if self._evaluates else f", seed {recipe.seed}"
+        return f"<Loader of {self._url}: {facts}{'' if self._closed.alive else ', closed'}>"
 
     def __len__(self) -> int:
         """Steps of all epochs, wherever it stands."""
@@ -128,8 +156,23 @@ class Loader:
     def seek(self, position: Position) -> None:
         """Go on at `position`. Raises ConfigError if it is of other data or another recipe, or for an evaluation."""
         progress = self._training("cannot go on from a checkpoint")
-        position.check(self.order)
+        with naming(self._url):
+            position.check(self.order)
         progress.next_step = position.next_step
+
+    def headspace(self, count: int = 8, steps: int = 200) -> Headspace:
+        """`steps` batches without storage: the next `count` of training, read once and then handed over in turn.
+
+        For a loop that shows what a step costs when no batch has to be waited for; its `report()` says so. Training
+        stands where it stood, and its account is not touched; but what the loop trains is trained, so throw that away.
+        Raises ConfigError for numbers below 1, and what reading a batch raises.
+        """
+        self._check_open()
+        first = self.progress.next_step if self.progress is not None else 0
+        with self._turn:
+            kept = [self._handover.keep(step) for step in kept_steps(first, count, self._step_count)]
+        self._ledger.record_end(time.perf_counter_ns())
+        return Headspace(kept, steps, trained=self._ledger.snapshot, wait=self._handover.wait)
 
     def stats(self) -> FeedStats:
         """What was read, and what lies ready, is made and is lent now; also after `close()`."""
@@ -138,6 +181,9 @@ class Loader:
     def close(self) -> None:
         """Stop reading and end the threads; batches that are still held stay as they are. Idempotent."""
         if self._closed.detach() is not None:
+            self._handover.close()
+            if not self._evaluates:
+                self._account.tell(self._handover.count())  # what was known only when the device was done
             self._feeder.close()
 
     def __enter__(self) -> Self:
@@ -178,14 +224,16 @@ class Loader:
 
     def _deliver(self, step: int, entered_ns: int) -> Batch:
         """The batch of a step, and the account of the wait for it."""
-        wire = self._feeder.request(step)
-        batch = Batch(wire)
+        with naming(self._url, DatasetError):
+            given = self._handover.take(step)
         left_ns = time.perf_counter_ns()
+        counts = self._feeder.count()
         if not self._evaluates:
-            waits = split_wait(entered_ns, left_ns, wire.timing)
-            samples = int(wire.valid.sum())
-            self._ledger.record_step(step, wire.epoch, entered_ns, left_ns, waits, samples, wire.nbytes)
-        self._account.tell(self._feeder.count())
+            waits = split_wait(entered_ns, left_ns, given.timing)
+            self._ledger.record_step(step, given.epoch, entered_ns, left_ns, waits, given.sample_count, given.nbytes)
+            counts |= self._handover.count()
+        self._account.tell(counts)
+        batch: Batch = given.batch  # or what a delivery makes of one, with the same attributes
         return batch
 
 
@@ -198,12 +246,12 @@ class _Account:
 
     def tell(self, now: Mapping[Counter, int]) -> None:
         """Bring the ledger's counters up to date; one that is closed already stays as it is."""
-        with suppress(ClosedError):
-            for counter, amount in now.items():
-                more = amount - self._told.get(counter, 0)
-                if more:
-                    self._ledger.add(counter, more)
-            self._told = now
+        told = self._told
+        more = {counter: amount - told.get(counter, 0) for counter, amount in now.items()}
+        if any(more.values()):
+            with suppress(ClosedError):
+                self._ledger.add_all(more)
+                self._told = {**told, **now}
 
 
 class _Loop(Iterator[Batch]):
@@ -216,7 +264,3 @@ class _Loop(Iterator[Batch]):
 
     def __next__(self) -> Batch:
         return self._advance(self)
-
-
-def _share(order: Order, layout: Layout, step: int) -> OrderedBatch:
-    return order.rank_batch(step, layout.dp_rank, layout.dp_size)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.errors import SampleError
+from stoker.errors import ClosedError, SampleError
 from stoker.feed.batch import OBJECTS, Field, InReply, InSlot
 from stoker.feed.plan import Mapper
 from stoker.io.memory import align
@@ -47,14 +47,17 @@ class Samples:
 
 
 def map_batch(
-    samples: Samples, mappers: Sequence[Mapper], allocate: Callable[[int], NDArray[np.uint8]]
+    samples: Samples,
+    mappers: Sequence[Mapper],
+    allocate: Callable[[int], NDArray[np.uint8]],
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> tuple[tuple[Field, ...], int]:
     """Map n >= 1 samples, one after the other, and put the results together.
 
     Arrays and numbers become one array of n rows each, in memory that `allocate(nbytes)` gives once the first sample
     has shown how much it takes; strings and bytes become lists. Returns the fields, and the bytes of their values.
     Raises SampleError, naming the sample, if the mapper raises, or if a sample has other names, types or shapes than
-    the first.
+    the first; ClosedError between two samples once `is_stopped()`.
     """
     first = samples.mapped(mappers, 0)
     arrays = {
@@ -76,6 +79,8 @@ def map_batch(
         else:
             columns[name] = [value]
     for row in range(1, samples.count):
+        if is_stopped():
+            raise ClosedError("the loader is closed")
         _add_row(samples, row, samples.mapped(mappers, row), columns)
     fields = []
     nbytes = 0

@@ -9,9 +9,13 @@ from dataclasses import dataclass
 from stoker.dataset.attach import IndexCache, open_described
 from stoker.dataset.describe import Dataset
 from stoker.dataset.order import Order
+from stoker.dataset.readable import Readable
 from stoker.dataset.recipe import Shuffle, plan_recipe
+from stoker.errors import EmptyDataset, naming
+from stoker.feed.decode import DECODERS
 from stoker.feed.loader import Loader
 from stoker.feed.options import FeedOptions
+from stoker.feed.start import Start, start_feeder
 from stoker.ledger import Ledger
 from stoker.values import Layout
 
@@ -33,27 +37,36 @@ def open_loader(
     options: FeedOptions,
     ledger: Ledger,
     indexes: IndexCache | None = None,
+    start: Start | None = None,
 ) -> Loader:
     """Open the data set, fix its order, and make the loader of the rank that `layout` names.
 
     What has no manifest is indexed into `indexes`, by one process of the node. What is opened here is closed with the
-    loader. Costs O(blocks). Raises DatasetError, EmptyDataset, LayoutError, ConfigError, StoreError, IntegrityError.
+    loader. `start` is what `start_feeder` gave, where it was called before; it is given up if there is no loader. Costs
+    O(blocks). Raises DatasetError, EmptyDataset, LayoutError, ConfigError, StoreError, IntegrityError.
     """
-    description = dataset if isinstance(dataset, Dataset) else Dataset(os.fspath(dataset))
+    path = os.fspath(dataset) if isinstance(dataset, os.PathLike) else dataset
+    description = path if isinstance(path, Dataset) else Dataset(path)
+    start = start or start_feeder(dataset, "inline" if options.decoders is not DECODERS else options.feeder)
     opened_here = ExitStack()
+    start.closes = opened_here.close
     with ExitStack() as on_error:
-        on_error.callback(opened_here.close)
+        on_error.callback(start.give_up)
         opened = open_described(description, opened_here, indexes)
-        manifest, block_samples = opened.manifest, opened.blocks.sample_count
-        recipe = plan_recipe(
-            block_samples,
-            manifest.block_bytes,
-            seed=wish.seed,
-            global_batch_size=wish.global_batch_size,
-            shuffle=wish.shuffle,
-        )
-        order = Order(block_samples, recipe, block_bytes=manifest.block_bytes, manifest_digest=manifest.digest)
-        closes = opened_here.close
-        loader = Loader(description, opened, order=order, layout=layout, options=options, ledger=ledger, closes=closes)
+        with naming(opened.store.url, EmptyDataset):
+            order = _fix_order(opened, wish)
+        loader = Loader(description, opened, order=order, layout=layout, options=options, ledger=ledger, start=start)
         on_error.pop_all()
         return loader
+
+
+def _fix_order(opened: Readable, wish: OrderWish) -> Order:
+    manifest, block_samples = opened.manifest, opened.blocks.sample_count
+    recipe = plan_recipe(
+        block_samples,
+        manifest.block_bytes,
+        seed=wish.seed,
+        global_batch_size=wish.global_batch_size,
+        shuffle=wish.shuffle,
+    )
+    return Order(block_samples, recipe, block_bytes=manifest.block_bytes, manifest_digest=manifest.digest)

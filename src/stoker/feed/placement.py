@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -54,11 +55,20 @@ class Placement:
 
     `prefetch_bytes` is the size of the arena; with 0 it grows to what the batch that is lent and the next one need.
     With `mapped` each batch also needs room for what the map returns: unknown (`output_bytes` is None) until the
-    first batch has passed the map.
+    first batch has passed the map. `arena` is where batches lie, if it is there already, and `apart` gives the memory
+    of those that find no slot.
     """
 
-    def __init__(self, prefetch_bytes: int, *, mapped: bool) -> None:
-        self.arena = Arena(prefetch_bytes)
+    def __init__(
+        self,
+        prefetch_bytes: int,
+        *,
+        mapped: bool,
+        arena: Arena | None = None,
+        apart: Callable[[int], NDArray[np.uint8]] = lambda nbytes: np.empty(nbytes, np.uint8),
+    ) -> None:
+        self.arena = Arena(prefetch_bytes) if arena is None else arena
+        self._apart = apart
         self._lock = threading.Lock()
         self.output_bytes: int | None = None if mapped else 0
         self.in_flight_bytes = 0
@@ -109,7 +119,7 @@ class Placement:
             elif raw is not None and nbytes:
                 self._copy(work, nbytes)
             else:
-                work.memory = np.empty(nbytes, np.uint8)
+                work.memory = self._apart(nbytes)
             assert work.memory is not None
             return work.memory
 
@@ -162,7 +172,7 @@ class Placement:
             )
         self.copied_count += 1
         work.slot = None
-        work.memory = np.empty(nbytes, np.uint8)
+        work.memory = self._apart(nbytes)
 
     def _use(self, work: Work, slot: Slot) -> None:
         work.slot = slot

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.dataset.describe import Dataset
-from stoker.dataset.manifest import Manifest
-from stoker.dataset.open import OpenDataset
 from stoker.dataset.order import OrderedBatch
+from stoker.dataset.readable import Facts, Readable
+from stoker.dataset.windows import TOKENS
 from stoker.errors import ConfigError, DatasetError
 from stoker.io.memory import ALIGNMENT, align, room
 
@@ -26,7 +26,8 @@ Mapper = Callable[[dict[str, Any]], dict[str, Any]]
 class FeedSpec:
     """What training wants of each sample, checked against the manifest.
 
-    `decoders` names one for each of `fields`; `mappers` are applied one after the other.
+    `decoders` names one for each of `fields`, or numpy's name of a type where all samples are rows of that. `mappers`
+    are applied one after the other.
     """
 
     fields: tuple[str, ...]
@@ -34,12 +35,14 @@ class FeedSpec:
     mappers: tuple[Mapper, ...]
 
 
-def choose_fields(dataset: Dataset, manifest: Manifest, known_decoders: Sequence[str]) -> FeedSpec:
+def choose_fields(dataset: Dataset, manifest: Facts, known_decoders: Sequence[str]) -> FeedSpec:
     """The fields and decoders a description asks for.
 
     Raises ConfigError for a field that the manifest does not name, with the nearest that it does, or an unknown
     decoder; DatasetError for a field that some samples lack, with the counts.
     """
+    if dataset.windows is not None:
+        return FeedSpec((TOKENS,), (dataset.windows.numpy_name,), dataset.mappers)
     schema = {field.name: field for field in manifest.fields}
     wanted = dataset.field_names if dataset.field_names is not None else tuple(schema)
     decoders = dataset.decoders
@@ -105,10 +108,9 @@ class BatchPlan:
         return [self.key_bytes[start:stop].decode() for start, stop in pairwise(self.key_offsets.tolist())]
 
 
-def plan_batch(opened: OpenDataset, ordered: OrderedBatch, fields: tuple[str, ...]) -> BatchPlan:
+def plan_batch(opened: Readable, ordered: OrderedBatch, fields: tuple[str, ...]) -> BatchPlan:
     """The plan of a batch. Reads offset tables that are not at hand; raises what that raises, DatasetError."""
-    extents = opened.extents(ordered.samples, fields)
-    blob, key_offsets = opened.key_bytes(ordered.samples)
+    extents, blob, key_offsets = opened.find(ordered.samples, fields)
     if extents.offset.size and int(extents.offset.min()) < 0:
         row, column = np.argwhere(extents.offset < 0)[0].tolist()
         key = bytes(blob)[key_offsets[row] : key_offsets[row + 1]].decode()
@@ -143,7 +145,7 @@ def lay_out(sizes: NDArray[np.int64]) -> tuple[list[int], NDArray[np.int64], int
 
 
 def check_fits(
-    opened: OpenDataset, fields: tuple[str, ...], count: int, tail: OrderedBatch | None, prefetch_bytes: int
+    opened: Readable, fields: tuple[str, ...], count: int, tail: OrderedBatch | None, prefetch_bytes: int
 ) -> None:
     """Raise ConfigError, with both numbers, if a batch of `count` samples may not fit `prefetch_bytes`.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -12,17 +13,22 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.dataset.open import OpenDataset
 from stoker.dataset.order import OrderedBatch
+from stoker.dataset.readable import Readable
 from stoker.feed.batch import BYTES, Field, InReply, WireBatch, read_field
-from stoker.feed.decode import decode_batch
-from stoker.feed.fetch import FetchPool, Job, SampleReader
+from stoker.feed.decode import AsRows, decode_batch, find_decoder
+from stoker.feed.fetch import FetchPool, Job
+from stoker.feed.gather import NEAR_S, Gathering, Pattern, ReadFacts, choose_units
+from stoker.feed.gatherer import Gatherer
 from stoker.feed.mapper import Samples, map_batch
 from stoker.feed.options import FeedOptions
 from stoker.feed.placement import Placement, Work
 from stoker.feed.plan import FeedSpec
+from stoker.feed.rows import RowPace
 from stoker.io.buffers import view
 from stoker.ledger import StageTimes
+
+_log = logging.getLogger("stoker.feed")
 
 _Stage: TypeAlias = Callable[[Work], SimpleQueue[Work | None] | None]
 
@@ -36,34 +42,46 @@ class Stages:
 
     def __init__(
         self,
-        opened: OpenDataset,
+        opened: Readable,
         spec: FeedSpec,
         options: FeedOptions,
         placement: Placement,
         finish: Callable[[Work, BaseException | None], None],
+        pattern: Pattern | None = None,
     ) -> None:
         self.pool = FetchPool(options.threads)
+        self._rows = RowPace(opened.store, opened.objects.keys, self.pool.count_joined)
         self._opened = opened
         self._spec = spec
         self._placement = placement
         self._finish = finish
-        self._decoders = tuple(options.decoders[name] for name in spec.decoders)
-        self._decodes = any(decoder is not None for decoder in self._decoders)
+        self._decoders = tuple(find_decoder(name, options.decoders) for name in spec.decoders)
+        self._decodes = not all(decoder is None or isinstance(decoder, AsRows) for decoder in self._decoders)
         self._to_decode: SimpleQueue[Work | None] = SimpleQueue()
         self._to_map: SimpleQueue[Work | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._stopped = False
+        self._options = options
+        self._pattern = pattern
+        self._stated_s = opened.store.limits.latency_s
+        self._latency_s = 0.0  # what the choice to gather or not was made for
+        self.gathering = Gathering(None, 0, 0)
+        self._gatherer: Gatherer | None = None
+        self._knows_all = False
         self._known_objects = np.zeros(len(opened.objects), np.bool_)
 
     def load_offsets(self, ordered: OrderedBatch) -> None:
         """Read the offset tables that a batch is the first to need, side by side. For one thread."""
+        if self._knows_all:
+            return
         firsts = self._opened.objects.first_sample
-        touched = np.unique(np.searchsorted(firsts, ordered.samples, side="right") - 1)
-        new = touched[~self._known_objects[touched]]
+        touched = np.searchsorted(firsts, ordered.samples, side="right") - 1
+        new = np.unique(touched[~self._known_objects[touched]])
         if len(new) > 1:
             loaded = threading.Event()
 
             def load(index: int) -> int:
-                self._opened.extents(firsts[new[index : index + 1]], self._spec.fields)
+                self._opened.load(int(new[index]), self._spec.fields)
                 return 0
 
             job = Job(ordered.step, len(new), load, lambda _: loaded.set())
@@ -72,15 +90,58 @@ class Stages:
             if job.error is not None:
                 raise job.error
         self._known_objects[new] = True
+        self._knows_all = bool(self._known_objects.all())
 
     def fetch(self, work: Work) -> None:
         """Begin the reads of a batch that has its memory and `times[0]`."""
         assert work.memory is not None
         if not self._threads:
             self._start()
-        reader = SampleReader(self._opened.store, self._opened.objects.keys, work.plan, view(work.memory))
-        work.job = Job(work.step, work.plan.sizes.size, reader, partial(self._fetched, work))
+        if self._gatherer is None:
+            self._choose()
+        if self._gatherer is not None:
+            self._gatherer.fetch(work)
+            return
+        reader = self._rows.reader(work.plan, view(work.memory))
+        work.job = Job(work.step, len(reader), reader, partial(self._read, work))
         self.pool.submit(work.job)
+
+    def _choose(self) -> None:
+        """Choose how to read: by what the store says of itself, and again if its reads turn out to be slow."""
+        latency_s = max(self._stated_s, self.pool.least_s)
+        if self._pattern is None or (self._latency_s and not self._latency_s < NEAR_S <= latency_s):
+            return
+        self._latency_s = latency_s
+        schema = {one.name: one for one in self._opened.manifest.fields}
+        nbytes = sum(schema[name].total_bytes for name in self._spec.fields)
+        facts = ReadFacts(
+            field_count=len(self._spec.fields),
+            sample_bytes=nbytes / self._opened.manifest.sample_count,
+            latency_s=self._latency_s,
+            ahead_bytes=self._options.prefetch_bytes,
+            threads=self._options.threads,
+            gather_bytes=self._options.gather_bytes,
+        )
+        self.gathering = choose_units(self._opened.blocks, self._opened.readable, self._pattern, facts)
+        if self.gathering.units is not None:
+            self._gatherer = Gatherer(self._opened, self.gathering, self.pool, self._fetched)
+        elif self.gathering.needed_bytes:
+            _log.info(
+                "samples of %s are read one by one: reading whole blocks would take gather_bytes=%d",
+                self._opened.store.url,
+                self.gathering.needed_bytes,
+            )
+
+    def gather_stats(self) -> dict[str, int]:
+        """What FeedStats says of gathering."""
+        if self._gatherer is None:
+            return {"gather_bytes": 0, "gather_needed_bytes": self.gathering.needed_bytes, "read_again": 0}
+        frames = self._gatherer.frames
+        return {
+            "gather_bytes": frames.size_bytes,
+            "gather_needed_bytes": self.gathering.needed_bytes,
+            "read_again": frames.again_count,
+        }
 
     def drop(self, work: Work) -> None:
         """Go no further with a batch than what has begun; `finish` is still called."""
@@ -89,7 +150,8 @@ class Stages:
             self.pool.abandon(work.job)
 
     def stop(self) -> None:
-        """Let the threads end when what they do is done."""
+        """Let the threads end when the sample that they are at is done."""
+        self._stopped = True
         self.pool.close(0)
         self._to_decode.put(None)
         self._to_map.put(None)
@@ -100,7 +162,17 @@ class Stages:
         left = self.pool.close(timeout_s)
         for thread in self._threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))
-        return left + sum(thread.is_alive() for thread in self._threads)
+        left += sum(thread.is_alive() for thread in self._threads)
+        if self._gatherer is not None and not left:
+            self._gatherer.frames.close()
+        return left
+
+    def join_user_code(self, timeout_s: float) -> None:
+        """Wait for decoders and mappers only. The planner may be about to start them."""
+        deadline_s = time.monotonic() + timeout_s
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, deadline_s - time.monotonic()))
 
     def _start(self) -> None:
         targets: dict[str, Callable[[], None]] = {}
@@ -112,12 +184,15 @@ class Stages:
         for thread in self._threads:
             thread.start()
 
-    def _fetched(self, work: Work, job: Job) -> None:
+    def _read(self, work: Work, job: Job) -> None:
         work.job = None
-        work.times.append(time.perf_counter_ns())
         work.dropped = work.dropped or job.abandoned
-        if job.error is not None or work.dropped:
-            self._finish(work, job.error)
+        self._fetched(work, job.error)
+
+    def _fetched(self, work: Work, error: BaseException | None) -> None:
+        work.times.append(time.perf_counter_ns())
+        if error is not None or work.dropped:
+            self._finish(work, error)
         elif self._decodes:
             work.stage = "the decoder"
             self._to_decode.put(work)
@@ -132,6 +207,7 @@ class Stages:
     def _pass(self, stage: _Stage, work: Work) -> None:
         error: BaseException | None = None
         following = None
+        work.dropped = work.dropped or self._stopped
         if not work.dropped:
             try:
                 following = stage(work)
@@ -161,7 +237,7 @@ class Stages:
         def allocate(nbytes: int) -> NDArray[np.uint8]:
             return self._placement.place_output(work, slot, nbytes)
 
-        work.fields, work.nbytes = map_batch(samples, self._spec.mappers, allocate)
+        work.fields, work.nbytes = map_batch(samples, self._spec.mappers, allocate, lambda: self._stopped)
         work.times.append(time.perf_counter_ns())
         self._reply(work)
 

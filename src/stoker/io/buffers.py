@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:  # a trainer starts its feeder before it loads numpy
+    import numpy as np
+    from numpy.typing import NDArray
 
-ReadBuffer: TypeAlias = bytes | bytearray | memoryview | NDArray[np.uint8]
-WriteBuffer: TypeAlias = bytearray | memoryview | NDArray[np.uint8]
+ReadBuffer: TypeAlias = "bytes | bytearray | memoryview | NDArray[np.uint8]"
+WriteBuffer: TypeAlias = "bytearray | memoryview | NDArray[np.uint8]"
 
 
 def view(data: ReadBuffer) -> memoryview:
     """A flat view of the bytes of `data`, without a copy. Raises TypeError if they are not contiguous."""
-    flat = data.data if isinstance(data, np.ndarray) else memoryview(data)
+    flat = memoryview(cast("bytes", data))
     return flat if flat.format == "B" and flat.ndim == 1 and flat.c_contiguous else flat.cast("B")

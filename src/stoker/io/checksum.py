@@ -6,10 +6,13 @@ digests here are always taken through `update`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from typing import Any, Final
 
-import crc32c as _crc32c
 import xxhash
 
 from stoker.io.buffers import ReadBuffer, view
@@ -18,9 +21,28 @@ from stoker.units import MIB
 CHUNK_BYTES: Final = 4 * MIB
 
 
+def _load_crc32c() -> Any:
+    """crc32c's extension module alone: the package around it loads argparse, email and importlib.metadata, to know its
+    own version, which takes 15 ms of each process that is started.
+    """
+    package = None if "crc32c" in sys.modules else PathFinder.find_spec("crc32c")
+    inner = package and PathFinder.find_spec("crc32c._crc32c", package.submodule_search_locations)
+    if inner is None or inner.loader is None:  # found by other means, as in a zip file, or built another way
+        return import_module("crc32c")
+    module = module_from_spec(inner)
+    inner.loader.exec_module(module)
+    return module
+
+
+_crc32c: Final[Callable[..., int]] = _load_crc32c().crc32c
+
+# The same as below for a flat view of bytes, without anything around it: for loops over small ones.
+crc32c_of_view: Final[Callable[[memoryview], int]] = _crc32c
+
+
 def crc32c(data: ReadBuffer, value: int = 0) -> int:
     """CRC-32C (Castagnoli) of `data`, continuing from `value`; 0..2^32-1."""
-    return int(_crc32c.crc32c(view(data), value))
+    return int(_crc32c(view(data), value))
 
 
 def xxh3_128(data: ReadBuffer) -> str:

@@ -12,10 +12,7 @@ import fcntl
 import mmap
 import os
 import threading
-from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final
 
 from stoker.io.buffers import ReadBuffer, view
 from stoker.io.choose import Alignment, Engine, EngineChoice, FileFacts, choose, facts_of, insist, refused
@@ -26,6 +23,10 @@ from stoker.units import MIB, format_bytes
 DIRECT_READ_MIN_BYTES: Final = MIB
 # What is smaller is soon read again, as tables and receipts are, and a file of one request gains nothing.
 DIRECT_WRITE_MIN_BYTES: Final = 4 * MIB
+
+if TYPE_CHECKING:  # a trainer writes small files before it loads numpy
+    import numpy as np
+    from numpy.typing import NDArray
 
 _HUGE_PAGE_BYTES: Final = 2 * MIB
 _STAGE_BYTES: Final = 4 * MIB
@@ -47,6 +48,8 @@ def aligned_memory(size_bytes: int) -> NDArray[np.uint8]:
     2 MiB or more begin at a huge page and are made of such, where the system has them: the device then gets one request
     for 4 MiB instead of one for each 254 pages (measured: 3.6 GiB/s against 1.5).
     """
+    import numpy as np  # noqa: PLC0415
+
     if size_bytes < _HUGE_PAGE_BYTES:
         return np.frombuffer(mmap.mmap(-1, max(size_bytes, 1)), np.uint8, size_bytes)
     memory = mmap.mmap(-1, size_bytes + _HUGE_PAGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -57,6 +60,8 @@ def aligned_memory(size_bytes: int) -> NDArray[np.uint8]:
 
 def address_of(data: memoryview) -> int:
     """Where the bytes of `data` lie in this process."""
+    import numpy as np  # noqa: PLC0415
+
     return int(np.frombuffer(data, np.uint8).__array_interface__["data"][0]) if data else 0
 
 

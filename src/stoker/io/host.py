@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_START_FIELD = 19  # of /proc/PID/stat, counted from the state behind the name: clock ticks from boot to start
 
 
 def host_name() -> str:
@@ -27,3 +28,32 @@ def host_id() -> str:
     except OSError:
         boot = ""
     return hashlib.sha256(f"{boot} {host_name()}".encode()).hexdigest()[:8]
+
+
+def process_id() -> str:
+    """`host_id`, the pid and when the process began: no other process ever has the same."""
+    return f"{host_id()}-{os.getpid()}-{_started_ticks(os.getpid())}"
+
+
+def is_gone(process: str) -> bool:
+    """Whether the process that had this `process_id` has surely ended. False for one of another host."""
+    host, _, rest = process.partition("-")
+    pid, _, ticks = rest.partition("-")
+    if host != host_id() or not (pid.isdecimal() and ticks.isdecimal()) or not 0 < int(pid) < 1 << 31:
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # it lives, as another user's
+        pass
+    return _started_ticks(int(pid)) not in (0, int(ticks))
+
+
+def _started_ticks(pid: int) -> int:
+    """When a process began; 0 where that cannot be known."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return 0
+    return int(stat.rpartition(")")[2].split()[_START_FIELD])

@@ -1,26 +1,29 @@
 """Shared memory without names: the arena that batches lie in, the slots lent from it, the slab of a snapshot.
 
-Both are memfds mapped into this process: nothing appears in a file system, and the kernel frees them when the last
-process that holds them ends. Pages cost memory once they are written, not before.
+All are memfds: nothing appears in a file system, and the kernel frees them when the last process that holds them ends.
+Pages cost memory once they are written, not before.
 """
 
 from __future__ import annotations
 
-import errno
+import ctypes
 import mmap
 import os
 import threading
 import weakref
 from bisect import bisect
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.errors import CapacityError, ClosedError, InternalError, UnsupportedError
-from stoker.units import format_bytes
+from stoker.errors import ClosedError, InternalError
+from stoker.io.buffers import view
+from stoker.io.memfd import make_memfd, refused, resize
 
 ALIGNMENT: Final = 64  # a cache line, and what any vector load or DMA of a batch wants
 
@@ -43,6 +46,16 @@ class Slot:
     nbytes: int
 
 
+class MapWatcher(Protocol):
+    """Who must know where memory is mapped in this process: it is pinned for a device, say."""
+
+    def mapped(self, address: int, size_bytes: int) -> None:
+        """The memory lies at `address` now."""
+
+    def unmapping(self) -> None:
+        """It is about to be let go, or mapped elsewhere. Called in any thread."""
+
+
 class Arena:
     """Memory of a fixed size from which slots are taken, first-fit, and lent. Thread-safe.
 
@@ -51,10 +64,12 @@ class Arena:
     the middle of a garbage collection and under any lock. `reclaim` makes such slots free again; one thread calls it.
     """
 
-    def __init__(self, size_bytes: int) -> None:
-        self._fd = _memfd("stoker-arena", size_bytes)
+    def __init__(self, size_bytes: int, fd: int | None = None) -> None:
+        """`fd` is the memory, which then is the arena's to close; without it there is new memory."""
+        self._fd = make_memfd("stoker-arena", size_bytes) if fd is None else fd
         self._close_fd = weakref.finalize(self, os.close, self._fd)
         self._map: mmap.mmap | None = _map(self._fd, size_bytes)
+        self._watcher: MapWatcher | None = None
         self._lock = threading.Lock()
         self._returned: SimpleQueue[Slot | None] = SimpleQueue()
         self._free = [(0, size_bytes // ALIGNMENT * ALIGNMENT)]  # [start, stop), ascending, never touching
@@ -67,6 +82,12 @@ class Arena:
     def address(self) -> int:
         """Where the mapping begins in this process; another after `grow`."""
         return int(np.frombuffer(self._open_map(), np.uint8).ctypes.data)
+
+    def watch(self, watcher: MapWatcher) -> None:
+        """Tell `watcher`, the only one, where the memory is mapped: now, and whenever that changes."""
+        with self._lock:
+            watcher.mapped(self.address, self.size_bytes)
+            self._watcher = watcher
 
     @property
     def taken_bytes(self) -> int:
@@ -90,6 +111,21 @@ class Arena:
                     self._peak_bytes = max(self._peak_bytes, self._taken_bytes)
                     return Slot(start, nbytes)
         return None
+
+    def claim(self, slot: Slot) -> None:
+        """Take a slot where it lies: one that was lent before this arena was made over the same memory."""
+        start, stop = slot.offset, slot.offset + room(slot.nbytes)
+        with self._lock:
+            for index, (first, last) in enumerate(self._free):
+                if first <= start and stop <= last:
+                    self._free[index : index + 1] = [
+                        each for each in ((first, start), (stop, last)) if each[0] < each[1]
+                    ]
+                    self._taken[start] = stop - start
+                    self._taken_bytes += stop - start
+                    self._peak_bytes = max(self._peak_bytes, self._taken_bytes)
+                    return
+        raise InternalError(f"the slot at {start} is not free in the arena it is said to lie in")
 
     def give(self, slot: Slot) -> None:
         """Make a slot free at once. Only for one that was never lent: others come back by themselves."""
@@ -146,8 +182,13 @@ class Arena:
     def grow(self, size_bytes: int) -> None:
         """Make the arena larger. Slots stay where they are; views made before stay valid."""
         with self._lock:
-            _resize(self._fd, size_bytes)
-            self._map = _map(self._fd, size_bytes)
+            resize(self._fd, size_bytes)
+            grown = _map(self._fd, size_bytes)
+            if self._watcher is not None:
+                self._watcher.unmapping()
+            self._map = grown
+            if self._watcher is not None:
+                self._watcher.mapped(self.address, size_bytes)
             start, self.size_bytes = self.size_bytes // ALIGNMENT * ALIGNMENT, size_bytes
             self._insert(start, size_bytes // ALIGNMENT * ALIGNMENT)
 
@@ -155,7 +196,9 @@ class Arena:
         """Let go of the memory; what is lent stays until its views die. Idempotent."""
         with self._lock:
             if self._map is not None:
-                self._map = None
+                if self._watcher is not None:
+                    self._watcher.unmapping()
+                self._map = self._watcher = None
                 self._free = []
                 self._close_fd()
 
@@ -165,11 +208,114 @@ class Arena:
         return self._map
 
 
+class Window:
+    """An arena that another process places batches in, as this process sees it: the memory, and loans of its slots.
+
+    This process makes the memory and passes it on by `fd`; who has it all mapped may come and go.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        self.fd = make_memfd("stoker-arena", size_bytes)
+        self._close_fd = weakref.finalize(self, os.close, self.fd)
+        self._map = _map(self.fd, size_bytes)
+        self._watcher: MapWatcher | None = None
+        self.size_bytes = size_bytes
+
+    @property
+    def address(self) -> int:
+        """Where the mapping begins in this process; another after `grow`."""
+        return int(np.frombuffer(self._map, np.uint8).ctypes.data)
+
+    def watch(self, watcher: MapWatcher) -> None:
+        """Tell `watcher`, the only one, where the memory is mapped: now, and whenever that changes."""
+        watcher.mapped(self.address, self.size_bytes)
+        self._watcher = watcher
+
+    def grow(self, size_bytes: int) -> None:
+        """Map the memory anew, which the other process has made larger. Views made before stay valid."""
+        grown = _map(self.fd, size_bytes)
+        if self._watcher is not None:
+            self._watcher.unmapping()
+        self._map = grown
+        self.size_bytes = size_bytes
+        if self._watcher is not None:
+            self._watcher.mapped(self.address, size_bytes)
+
+    def lend(self, slot: Slot, returns: Callable[[int], None], number: int) -> NDArray[np.uint8]:
+        """The bytes of a slot, uint8[nbytes]; `returns(number)` is called when this array and all views of it are dead,
+        in any thread, in the middle of a garbage collection and under any lock.
+        """
+        loan = np.ndarray((slot.nbytes,), np.uint8, buffer=self._map, offset=slot.offset)
+        weakref.finalize(loan, returns, number).atexit = False
+        return loan
+
+    def close(self) -> None:
+        """Let go of the memory; what is lent stays until its views die. Idempotent."""
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.unmapping()
+        self._close_fd()
+
+
+class _Apart(mmap.mmap):
+    """A mapping that knows the file it is of."""
+
+    fd: int
+
+
+def make_apart(nbytes: int) -> NDArray[np.uint8]:
+    """Memory of its own, uint8[nbytes], that can be passed to another process: `apart_fd` says by which file."""
+    fd = make_memfd("stoker-batch", nbytes)
+    try:
+        mapping = _Apart(fd, max(nbytes, ALIGNMENT))
+    except (OSError, OverflowError) as error:
+        os.close(fd)
+        raise refused(error, nbytes) from error
+    mapping.fd = fd
+    weakref.finalize(mapping, os.close, fd).atexit = False
+    return np.ndarray((nbytes,), np.uint8, buffer=mapping)
+
+
+def apart_fd(memory: NDArray[np.uint8]) -> int:
+    """The file behind what `make_apart` gave, open as long as that lives."""
+    mapping: object = memory.base
+    if not isinstance(mapping, _Apart):
+        raise InternalError("a batch in ordinary memory cannot be passed on")
+    return mapping.fd
+
+
+def take_apart(fd: int, nbytes: int) -> NDArray[np.uint8]:
+    """A copy, uint8[nbytes], of what another process made by `make_apart`. Closes `fd`.
+
+    Not the memory itself: each mapping would hold an open file, and a process may hold only so many.
+    """
+    try:
+        memory = np.empty(nbytes, np.uint8)
+        left = view(memory)
+        while left and (count := os.preadv(fd, [left], nbytes - len(left))):
+            left = left[count:]
+        if left:
+            raise InternalError(f"{len(left)} of {nbytes} bytes of a batch are missing")
+        return memory
+    finally:
+        os.close(fd)
+
+
+def map_words(fd: int, count: int) -> NDArray[np.int64]:
+    """`count` numbers, int64, that lie in a file which several processes map."""
+    return np.ndarray((count,), np.int64, buffer=_map(fd, 8 * count))
+
+
+def make_words(name: str, count: int) -> int:
+    """A file for `map_words`, all 0."""
+    return make_memfd(name, 8 * count)
+
+
 class Slab:
     """Memory for one snapshot at a time, used again for the next. To grow, make a larger one and close this one."""
 
     def __init__(self, size_bytes: int) -> None:
-        fd = _memfd("stoker-slab", size_bytes)
+        fd = make_memfd("stoker-slab", size_bytes)
         try:
             self._map: mmap.mmap | None = _map(fd, size_bytes)
         finally:
@@ -189,41 +335,35 @@ class Slab:
         self._map = None
 
 
-def _memfd(name: str, size_bytes: int) -> int:
-    if not hasattr(os, "memfd_create"):
-        raise UnsupportedError("this platform has no memfd", hint="stoker runs on Linux")
+def map_file(path: Path) -> memoryview:
+    """The content of a file, mapped, for reading; no file stays open for it, unlike for an `mmap`, so that thousands
+    may be held. It is what it was if the file is replaced, not if it is cut or written to. Raises OSError.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fd = os.memfd_create(name, os.MFD_CLOEXEC)
-    except OSError as error:
-        raise _refused(error, size_bytes) from error
-    try:
-        _resize(fd, size_bytes)
-    except BaseException:
+        size = os.fstat(fd).st_size
+        return np.asarray(_FileMapping(fd, size)).data if size else memoryview(b"")
+    finally:
         os.close(fd)
-        raise
-    return fd
 
 
-def _resize(fd: int, size_bytes: int) -> None:
-    try:
-        os.ftruncate(fd, max(size_bytes, ALIGNMENT))
-    except (OSError, OverflowError) as error:
-        raise _refused(error, size_bytes) from error
+class _FileMapping:
+    """Where a file is mapped, which numpy reads by the array interface; unmapped with the last view of it."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
+        libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+        address = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+        if address in (None, ctypes.c_void_p(-1).value):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        weakref.finalize(self, libc.munmap, address, size).atexit = False
+        self.__array_interface__ = {"data": (address, True), "shape": (size,), "typestr": "|u1", "version": 3}
 
 
 def _map(fd: int, size_bytes: int) -> mmap.mmap:
     try:
         return mmap.mmap(fd, max(size_bytes, ALIGNMENT))
     except (OSError, OverflowError) as error:
-        raise _refused(error, size_bytes) from error
-
-
-def _refused(error: OSError | OverflowError, size_bytes: int) -> CapacityError:
-    code = error.errno if isinstance(error, OSError) else None
-    reason = os.strerror(code).lower() if code else str(error)
-    if code in (errno.EMFILE, errno.ENFILE):
-        return CapacityError(f"no shared memory: {reason}", hint="raise the limit of open files (ulimit -n)")
-    return CapacityError(
-        f"no address space for {format_bytes(size_bytes)} of shared memory: {reason}",
-        hint="ask for less, or raise the limit of virtual memory (ulimit -v)",
-    )
+        raise refused(error, size_bytes) from error

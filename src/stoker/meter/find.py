@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from stoker.errors import FormatError, NewerFormat, NotFound
-from stoker.ledger import LedgerSnapshot, read_ledger
+from stoker.errors import FormatError, NewerFormat, NotFound, StoreError
+from stoker.ledger import LedgerSnapshot, ledger_name, parse_ledger, read_ledger
+from stoker.store.base import Store
+from stoker.values import Key
 
+_FOLDER: Final = "ledger/"
+_THREADS: Final = 8  # ledgers read at once from a store that is far away
 _NAME: Final = re.compile(r"rank-\d{5,}\.g\d{4,}\.ledger\Z")
 
 _log = logging.getLogger("stoker.meter")
@@ -25,14 +33,45 @@ def find_snapshots(*directories: Path) -> list[LedgerSnapshot]:
     found = []
     for directory in directories:
         for path in sorted(directory.glob("rank-*.ledger")):
-            if not _NAME.match(path.name):
-                continue
-            try:
-                found.append(read_ledger(path))
-            except NewerFormat:
-                raise
-            except FormatError as error:
-                _log.warning("ledger left out of the report, remove it if no process writes it: %s", error)
-            except NotFound:
-                _log.debug("ledger removed while it was looked for: %s", path)
+            if _NAME.match(path.name):
+                found += _read(partial(read_ledger, path))
     return found
+
+
+def find_far_snapshots(far: Store | None, at_hand: Iterable[LedgerSnapshot]) -> list[LedgerSnapshot]:
+    """The ledgers that ranks left in the far tier of a run (`far`, rooted at the run's folder; it is closed).
+
+    Those that are `at_hand` are not read again: a rank's own is never older. A tier that cannot be reached is passed
+    over with a warning if any ledger is at hand. Costs a listing, and one request of 0.5 MiB a ledger. Raises
+    NewerFormat, StoreError.
+    """
+    if far is None:
+        return []
+    seen = [ledger_name(one.identity.rank, one.identity.generation) for one in at_hand]
+    with closing(far), ThreadPoolExecutor(_THREADS, "stoker-report") as pool:
+        try:
+            names = sorted(info.key.removeprefix(_FOLDER) for info in far.list(_FOLDER))
+            keys = [Key(_FOLDER + name) for name in names if _NAME.match(name) and name not in seen]
+            return [one for found in pool.map(lambda key: _read_far(far, key), keys) for one in found]
+        except StoreError as error:
+            if not seen:
+                raise
+            _log.warning("ledgers in the far tier are not in the report: %s", error)
+            return []
+
+
+def _read_far(far: Store, key: Key) -> list[LedgerSnapshot]:
+    return _read(lambda: parse_ledger(far.read(key), f"{far.url}/{key}"))
+
+
+def _read(read: Callable[[], LedgerSnapshot]) -> list[LedgerSnapshot]:
+    """One ledger, or none if it is damaged or gone."""
+    try:
+        return [read()]
+    except NewerFormat:
+        raise
+    except FormatError as error:
+        _log.warning("ledger left out of the report, remove it if no process writes it: %s", error)
+    except NotFound as error:
+        _log.debug("ledger removed while it was looked for: %s", error)
+    return []

@@ -16,6 +16,7 @@ from stoker.ledger import Cause, Counter, LedgerSnapshot
 from stoker.meter import attribute
 from stoker.meter.readings import read_metrics
 from stoker.meter.text import as_text
+from stoker.units import format_count, format_seconds
 
 FORMAT: Final = 1
 COUNTED: Final = "host wait of the training loop in next() and save(), not device idle"
@@ -70,6 +71,21 @@ class CheckpointPart:
 
 
 @dataclass(frozen=True, slots=True)
+class DrainPart:
+    """Steps that went on to the far tier, behind training; summed over ranks and generations.
+
+    `backlog` is of the newest generation: steps on their way or waiting, when its ledgers were last written.
+    """
+
+    steps: int
+    failed: int
+    overtaken: int
+    backlog: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class RestorePart:
     """Restores. `count` is generations, `seconds` the slowest rank of each, bytes are summed over ranks."""
 
@@ -81,9 +97,10 @@ class RestorePart:
 
 @dataclass(frozen=True, slots=True)
 class RankPart:
-    """What one rank waited, and for what most."""
+    """What one rank waited in one generation, and for what most."""
 
     rank: int
+    generation: int
     wait_s: float
     cause: str | None
 
@@ -99,7 +116,7 @@ class StepPart:
     cause: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """What a run did and waited. Seconds of compute and wait, samples and bytes are summed over ranks and generations.
 
@@ -132,6 +149,7 @@ class Report:
     gpu_hour_price: float | None
     money_waited: float | None
     checkpoint: CheckpointPart
+    drain: DrainPart
     restore: RestorePart
     slowest_rank: RankPart | None
     longest_waits: tuple[StepPart, ...]
@@ -143,6 +161,11 @@ class Report:
 
     def __str__(self) -> str:
         return as_text(self)
+
+    def __repr__(self) -> str:
+        waited = f"{format_seconds(self.wait_s)} waited, {self.wait_ratio:.1%} of wait and compute"
+        name = f"run {self.run!r}" if self.run else "a run without a name"
+        return f"<Report of {name}: {format_count(self.steps, 'step')}, {waited}; print() shows it>"
 
 
 def build_report(snapshots: Iterable[LedgerSnapshot], *, gpu_hour_price: float | None = None) -> Report:
@@ -189,8 +212,9 @@ def build_report(snapshots: Iterable[LedgerSnapshot], *, gpu_hour_price: float |
         gpu_hour_price=gpu_hour_price,
         money_waited=None if gpu_hour_price is None else gpu_hours_waited * gpu_hour_price,
         checkpoint=_checkpoint(ledgers),
+        drain=_drain(ledgers, newest),
         restore=_restore(ledgers),
-        slowest_rank=_slowest(ledgers),
+        slowest_rank=_slowest(newest),
         longest_waits=tuple(
             StepPart(s.identity.rank, s.identity.generation, r.step, r.wait_ns / _NS, _in_next(r.waits_ns))
             for s, r in attribute.longest_waits(ledgers, _LONGEST_COUNT)
@@ -242,6 +266,17 @@ def _checkpoint(ledgers: list[LedgerSnapshot]) -> CheckpointPart:
     )
 
 
+def _drain(ledgers: list[LedgerSnapshot], newest: list[LedgerSnapshot]) -> DrainPart:
+    return DrainPart(
+        steps=attribute.counted(ledgers, Counter.DRAINED_STEPS),
+        failed=attribute.counted(ledgers, Counter.DRAINS_FAILED),
+        overtaken=attribute.counted(ledgers, Counter.DRAINS_OVERTAKEN),
+        backlog=attribute.counted(newest, Counter.DRAIN_BACKLOG),
+        bytes=attribute.counted(ledgers, Counter.DRAINED_BYTES),
+        seconds=attribute.counted(ledgers, Counter.DRAIN_NS) / _NS,
+    )
+
+
 def _restore(ledgers: list[LedgerSnapshot]) -> RestorePart:
     return RestorePart(
         count=attribute.counted_once(ledgers, Counter.RESTORES),
@@ -252,13 +287,16 @@ def _restore(ledgers: list[LedgerSnapshot]) -> RestorePart:
 
 
 def _slowest(ledgers: list[LedgerSnapshot]) -> RankPart | None:
-    """The rank that waited longest; None where there is only one, or none waited."""
-    ranks = {rank: attribute.waits(group) for rank, group in attribute.by_rank(ledgers).items()}
-    rank = max(ranks, key=lambda r: sum(ranks[r].values()))
-    wait_ns = sum(ranks[rank].values())
-    if len(ranks) == 1 or not wait_ns:
+    """The rank that waited longest; None where there is only one, or none waited.
+
+    Of one generation: another may have had other ranks, and each rank another share of the time.
+    """
+    slowest = max(ledgers, key=lambda s: sum(attribute.waits([s]).values()))
+    waits = attribute.waits([slowest])
+    wait_ns = sum(waits.values())
+    if len(ledgers) == 1 or not wait_ns:
         return None
-    return RankPart(rank, wait_ns / _NS, attribute.main_cause(ranks[rank]))
+    return RankPart(slowest.identity.rank, slowest.identity.generation, wait_ns / _NS, attribute.main_cause(waits))
 
 
 def _in_next(waits_ns: Mapping[Cause, int]) -> str | None:

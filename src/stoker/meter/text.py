@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from stoker.units import format_bytes, format_seconds
+from stoker.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from stoker.meter.report import RankPart, Report
@@ -23,12 +23,12 @@ def as_text(report: Report) -> str:
 
 
 def _title(report: Report) -> str:
-    who = _count(report.world, "rank")
+    who = format_count(report.world, "rank")
     if report.ranks != report.world:
         who = f"{report.ranks} of {who} at hand"
     name = f"run {report.run}" if report.run else "a run without a name"
-    starts = _count(len(report.generations), "start")
-    hosts = _count(len(report.hosts), "host")
+    starts = format_count(len(report.generations), "start")
+    hosts = format_count(len(report.hosts), "host")
     return f"{name}: {who} on {hosts}, {starts}, {format_seconds(report.wall_s)} by the clock"
 
 
@@ -48,23 +48,25 @@ def _rows(report: Report) -> list[tuple[str, str]]:
     rows.append(("first batch", _first_batch(report)))
     if report.checkpoint.count:
         rows.append(("checkpoints", _checkpoints(report)))
+    if any((report.drain.steps, report.drain.failed, report.drain.overtaken, report.drain.backlog)):
+        rows.append(("drains", _drains(report)))
     if report.restore.count:
         rows.append(("restores", _restores(report)))
     if report.slowest_rank:
-        rows.append(("slowest rank", _slowest(report.slowest_rank)))
+        rows.append(("slowest rank", _slowest(report.slowest_rank, report)))
     if report.longest_waits:
         rows.append(("longest waits", _longest(report)))
     return rows
 
 
 def _trained(report: Report) -> str:
-    text = f"{_count(report.steps, 'step')}, {_count(report.samples, 'sample')}"
+    text = f"{format_count(report.steps, 'step')}, {format_count(report.samples, 'sample')}"
     repeated = report.steps_repeated
-    return f"{text}; {_count(repeated, 'step')} trained again after a restart" if repeated else text
+    return f"{text}; {format_count(repeated, 'step')} trained again after a restart" if repeated else text
 
 
 def _read(report: Report) -> str:
-    text = f"{format_bytes(report.bytes_read)} in {_count(report.reads, 'read')}"
+    text = f"{format_bytes(report.bytes_read)} in {format_count(report.reads, 'read')}"
     copied = report.copied_batches
     return f"{text}; {copied:,} batches copied, as no slot was free" if copied else text
 
@@ -107,9 +109,17 @@ def _checkpoints(report: Report) -> str:
     saves = report.checkpoint
     failed = f", {saves.failed:,} failed" if saves.failed else ""
     return (
-        f"{_count(saves.count, 'save')}, {saves.committed:,} committed{failed}, {format_bytes(saves.bytes)}; "
+        f"{format_count(saves.count, 'save')}, {saves.committed:,} committed{failed}, {format_bytes(saves.bytes)}; "
         f"blocked {format_seconds(saves.blocked_s_median)} (median), {format_seconds(saves.blocked_s_max)} (longest)"
     )
+
+
+def _drains(report: Report) -> str:
+    drain = report.drain
+    text = f"{format_count(drain.steps, 'step')} reached the far tier, {format_bytes(drain.bytes)} in "
+    text += format_seconds(drain.seconds)
+    others = ((drain.backlog, "on the way"), (drain.overtaken, "overtaken"), (drain.failed, "failed"))
+    return ", ".join([text, *(f"{number:,} {what}" for number, what in others if number)])
 
 
 def _restores(report: Report) -> str:
@@ -120,8 +130,9 @@ def _restores(report: Report) -> str:
     )
 
 
-def _slowest(part: RankPart) -> str:
-    return f"rank {part.rank}: {format_seconds(part.wait_s)}, most for {part.cause}"
+def _slowest(part: RankPart, report: Report) -> str:
+    start = f" in start {part.generation}" if len(report.generations) > 1 else ""
+    return f"{part.rank} of {report.world}{start}: {format_seconds(part.wait_s)}, most for {part.cause}"
 
 
 def _longest(report: Report) -> str:
@@ -130,10 +141,6 @@ def _longest(report: Report) -> str:
         f"step {p.step}{f' rank {p.rank}' if report.world > 1 else ''}: {format_seconds(p.wait_s)} ({p.cause})"
         for p in shown
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _number(value: float) -> str:

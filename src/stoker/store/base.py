@@ -10,7 +10,7 @@ The contract below is what `stoker.testing.StoreSuite` tests; a store that passe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,7 @@ from typing import Protocol, Self, runtime_checkable
 from stoker.io.buffers import ReadBuffer, WriteBuffer
 from stoker.values import ByteRange, Key, ObjectInfo
 
-__all__ = ["ObjectWriter", "PromotingStore", "ReadBuffer", "Store", "StoreLimits", "WriteBuffer"]
+__all__ = ["ObjectWriter", "PromotingStore", "ReadBuffer", "ScatteringStore", "Store", "StoreLimits", "WriteBuffer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,12 @@ class Store(Protocol):
         ConfigError above `limits.if_absent_max_bytes`). Without it an existing object is replaced as a whole.
         """
 
-    def writer(self, key: Key) -> ObjectWriter:
-        """Write a large object piece by piece: `with store.writer(key) as w: w.write(..); w.commit()`."""
+    def writer(self, key: Key, *, size_bytes: int = 0) -> ObjectWriter:
+        """Write a large object piece by piece: `with store.writer(key) as w: w.write(..); w.commit()`.
+
+        `size_bytes`: how large it will be, if that is known. A store that writes in parts takes parts large enough for
+        it; more and fewer bytes may come all the same.
+        """
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Objects whose key begins with `prefix`, in no promised order. Never those still being written."""
@@ -100,6 +104,14 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Release what is held. Idempotent."""
+
+
+@runtime_checkable
+class ScatteringStore(Protocol):
+    """A store where finding an object costs more than reading a little of it: a file system."""
+
+    def read_each(self, key: Key, starts: Sequence[int], buffers: Sequence[memoryview]) -> None:
+        """Fill each buffer, of bytes, from its start on: as so many `read_into`, with one look-up. Raises the same."""
 
 
 class PromotingStore(Store, Protocol):

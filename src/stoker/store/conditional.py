@@ -1,7 +1,8 @@
 """Being the first to write an object: by the server's own condition where it keeps it, else by looking again.
 
 Some gateways answer 200 to `If-None-Match: *` and overwrite. So the condition is tried once a store, on an object of
-no other use, before it is trusted. Every object written this way carries a token of its writer as metadata: with it a
+no other use, before it is trusted. Its name says which process tries, so that the next one removes what a killed one
+left. Every object written this way carries a token of its writer as metadata: with it a
 writer whose answer was lost can tell whether it was the first after all.
 """
 
@@ -14,14 +15,19 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from stoker.errors import AlreadyExists, NotFound, StoreError, TimedOut, Unavailable, UnsupportedError
+from stoker.errors import AlreadyExists, NotFound, StoreError, Throttled, TimedOut, Unavailable, UnsupportedError
 from stoker.io.buffers import ReadBuffer, view
-from stoker.store.object_bucket import Bucket, new_token
+from stoker.io.host import is_gone, process_id
+from stoker.store.object_bucket import Bucket, Stored, new_token
 
-PROBE_PREFIX: Final = ".stoker-probe-"
+PROBE_DIR: Final = ".stoker-probe"
 SETTLE_S: Final = 0.5
+FOREIGN_PROBE_S: Final = 24 * 3600.0  # whether a process of another host lives cannot be known: its probe must be old
+
+_ROUNDS: Final = 2  # a condition that does not hold is tried again: the object may have been removed meanwhile
 
 _log = logging.getLogger("stoker.store")
 
@@ -57,21 +63,22 @@ class ConditionalPut:
             else:
                 etag = self._write_and_look(name, key, data, token)
         except AlreadyExists:
-            if token not in self._unsettled or self._bucket.head(name, key).token != token:
+            if token not in self._unsettled or not self._is_ours(name, key, data, token):
                 raise
             etag = None
-        except (TimedOut, Unavailable):
+        except (Throttled, TimedOut, Unavailable):
             self._unsettled.add(token)
             raise
         self._unsettled.discard(token)
         return etag
 
     def is_kept(self) -> bool:
-        """Whether the server keeps `If-None-Match: *`: tried once, with three requests and a delete."""
+        """Whether the server keeps `If-None-Match: *`: tried once, with three requests, a listing and a delete."""
         if self._proven is None:
             with self._lock:
                 if self._proven is None:
-                    self._proven = self._probe()
+                    self._sweep()
+                    self._proven = any(self._probe() for _ in range(_ROUNDS))
                     if not self._proven:
                         _log.warning(
                             "%s does not keep If-None-Match: two writers of one object are told apart by looking "
@@ -81,8 +88,18 @@ class ConditionalPut:
                         )
         return self._proven
 
+    def _sweep(self) -> None:
+        """Remove the probes of processes that were killed. What cannot be listed or removed is left to the next."""
+        oldest = datetime.now(UTC) - timedelta(seconds=FOREIGN_PROBE_S)
+        with contextlib.suppress(StoreError):
+            for meta in self._bucket.list(f"{self._directory}{PROBE_DIR}"):
+                key = meta["path"].removeprefix(self._directory)
+                process = key.rpartition("/")[2].rpartition("-")[0]
+                if is_gone(process) or meta["last_modified"] < oldest:
+                    self._bucket.delete(meta["path"], key)
+
     def _probe(self) -> bool:
-        key = PROBE_PREFIX + new_token()
+        key = f"{PROBE_DIR}/{process_id()}-{new_token()}"
         name = self._directory + key
         tokens = (new_token(), new_token())
 
@@ -118,13 +135,22 @@ class ConditionalPut:
             found = self._bucket.head(name, key)
         except NotFound as error:
             raise Unavailable(f"cannot write {key!r}: it is gone again", self._bucket.where) from error
-        if found.token == token or (found.token is None and self._holds(name, key, data)):
+        if self._wrote(found, name, key, data, token):
             return etag
         raise AlreadyExists(f"cannot write {key!r}: another writer was faster", self._bucket.where)
 
-    def _holds(self, name: str, key: str, data: ReadBuffer) -> bool:
-        """Whether the object is `data`: for servers that do not keep metadata."""
-        return b"".join(self._bucket.whole(name, key)) == bytes(view(data))
+    def _is_ours(self, name: str, key: str, data: ReadBuffer, token: str) -> bool:
+        """Whether what lies there is what this writer stored, though it never heard so. Raises Unavailable."""
+        try:
+            return self._wrote(self._bucket.head(name, key), name, key, data, token)
+        except NotFound as error:
+            raise Unavailable(f"cannot write {key!r}: it is gone again", self._bucket.where) from error
+
+    def _wrote(self, found: Stored, name: str, key: str, data: ReadBuffer, token: str) -> bool:
+        """Whether the object `found` is this writer's: by its token, by its bytes where a server keeps no metadata."""
+        if found.token is not None:
+            return found.token == token
+        return found.size_bytes == view(data).nbytes and b"".join(self._bucket.whole(name, key)) == bytes(view(data))
 
     def _token(self, name: str, data: ReadBuffer) -> str:
         """The same for the same call by the same thread, and for no other."""

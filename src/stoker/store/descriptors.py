@@ -66,13 +66,11 @@ class Descriptors:
     @contextmanager
     def open(self, path: str) -> Iterator[OpenFile]:
         """The regular file now at `path`, for pread only. Raises OSError; ENOENT for a directory."""
-        descriptor = self._acquire(path)
+        descriptor = self.acquire(path)
         try:
             yield descriptor
         finally:
-            with self._lock:
-                descriptor.users -= 1
-                self._close_if_done(descriptor)
+            self.release(descriptor)
 
     def close(self) -> None:
         """Give up every file; those being read from are closed when the read ends."""
@@ -85,7 +83,15 @@ class Descriptors:
     def __len__(self) -> int:
         return len(self._table)
 
-    def _acquire(self, path: str) -> OpenFile:
+    def release(self, descriptor: OpenFile) -> None:
+        """Give back what `acquire` returned."""
+        with self._lock:
+            descriptor.users -= 1
+            if not descriptor.kept:
+                self._close_if_done(descriptor)
+
+    def acquire(self, path: str) -> OpenFile:
+        """As `open`, to be given back by `release`."""
         state = os.lstat(path)
         with self._lock:
             known = self._table.get(path)

@@ -87,7 +87,7 @@ class MemoryStore:
             raise AlreadyExists(f"cannot write {str(key)!r}: it is there already", self.url)
         return info
 
-    def writer(self, key: Key) -> MemoryWriter:
+    def writer(self, key: Key, *, size_bytes: int = 0) -> MemoryWriter:  # noqa: ARG002  there are no parts
         """Write an object piece by piece."""
         self._check_open()
         return MemoryWriter(Key(key), self.contents, self.url)

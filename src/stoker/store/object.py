@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from stoker.errors import ClosedError, ConfigError, Truncated
 from stoker.io.buffers import ReadBuffer, WriteBuffer, view
 from stoker.store.base import StoreLimits
-from stoker.store.conditional import PROBE_PREFIX, ConditionalPut
+from stoker.store.conditional import PROBE_DIR, ConditionalPut
 from stoker.store.object_bucket import Bucket, Pin, version_of
 from stoker.store.object_client import ObjectClient
 from stoker.store.object_options import ObjectOptions, part_bytes_for
@@ -114,7 +114,7 @@ class ObjectStore:
         return self.stat(key) if etag is None else ObjectInfo(Key(key), size, etag)
 
     def keeps_if_absent(self) -> bool:
-        """Whether the server itself lets one writer win: tried once, by four requests. Raises what a write does."""
+        """Whether the server itself lets one writer win: tried once, by five requests. Raises what a write does."""
         self._check_open()
         return self._first.is_kept()
 
@@ -158,7 +158,7 @@ class ObjectStore:
                 return
         for meta in self._bucket.list(f"{self._base}{directory}".rstrip("/")):
             name = meta["path"].removeprefix(self._base)
-            if not name.startswith(prefix) or name.startswith(PROBE_PREFIX):
+            if not name.startswith(prefix) or name.startswith(f"{PROBE_DIR}/"):
                 continue
             try:
                 key = Key(name)

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from stoker.errors import NotFound, PreconditionFailed, Truncated, Unavailable
+from stoker.errors import NotFound, PreconditionFailed, Truncated, Unavailable, UnsupportedError
 from stoker.io.buffers import ReadBuffer
 from stoker.store.object_client import ObjectClient, translating
+from stoker.store.object_errors import answers_whole
 from stoker.units import MIB
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Bucket:
     def __init__(self, client: ObjectClient, where: str) -> None:
         self.client = client
         self.where = where
+        self._answers_ranges = False  # whether a range has ever been answered with one
 
     def head(self, name: str, key: str) -> Stored:
         """What is stored under `name`. Raises NotFound, AccessDenied."""
@@ -90,15 +92,33 @@ class Bucket:
             yield from page
 
     def whole(self, name: str, key: str) -> Iterator[bytes]:
-        """The bytes of an object, in pieces; as many as the server said there are, or Unavailable."""
-        result = self._get(name, key, {})
+        """The bytes of an object, in pieces; all of them, or Unavailable.
+
+        Asked for as a range that has no end: the answer to that says twice how long the object is, so that one whose
+        length is wrong is noticed. One request more for an empty object, and at a server that does not know ranges.
+        """
+        try:
+            result = self._get(name, key, {"range": {"offset": 0}})
+        except Truncated as error:
+            if self.head(name, key).size_bytes:
+                raise Unavailable(f"cannot read {key!r}: it was empty, and is not any more", self.where) from error
+            return
+        except UnsupportedError as error:
+            if not answers_whole(error):
+                raise
+            result = self._get(name, key, {})
+            found, told = self.head(name, key), _stored(result)
+            if (found.size_bytes, found.etag) != (told.size_bytes, told.etag):
+                raise Unavailable(f"cannot read {key!r}: {told} came, {found} is there", self.where) from error
+        else:
+            self._answers_ranges = True
         yield from self._body(result, key, result.meta["size"])
 
     def part(self, name: str, key: str, start: int, stop: int, pin: Pin) -> Iterator[bytes]:
         """Bytes [start, stop) of an object, in pieces, of the version that `pin` saw first; not empty.
 
         Raises Truncated if the object ends earlier, PreconditionFailed if it is another version, Unavailable if the
-        answer is not what it says.
+        answer is not what it says, UnsupportedError at a server that does not know ranges.
         """
         options: GetOptions = {"range": (start, stop)}
         if pin.etag is not None:
@@ -107,11 +127,31 @@ class Bucket:
             result = self._get(name, key, options)
         except Truncated as error:
             raise truncated(key, self.where, stop, error) from error
+        except UnsupportedError as error:
+            if answers_whole(error) and (self._answers_ranges or self._try_range(name, key)):
+                raise Unavailable(f"cannot read {key!r}: what came for a range was not one", error.where) from error
+            raise
+        self._answers_ranges = True
         size = result.meta["size"]
         pin.check(_stored(result), key, self.where)
         if stop > size:
             raise Truncated(f"object {key!r} ends at byte {size:,}, wanted up to {stop:,}", self.where)
         yield from self._body(result, key, stop - start)
+
+    def _try_range(self, name: str, key: str) -> bool:
+        """Whether the server knows ranges, or it was a page that came instead of one: by two more requests.
+
+        Raises what the first says if it is no object, and the second if it is neither a range nor an object.
+        """
+        self.head(name, key)
+        try:
+            self._get(name, key, {"range": (0, 1)})
+        except UnsupportedError as error:
+            if answers_whole(error):
+                return False
+            raise
+        self._answers_ranges = True
+        return True
 
     def _get(self, name: str, key: str, options: GetOptions) -> GetResult:
         try:

@@ -74,12 +74,17 @@ class ObjectClient:
             self._uploads = self._make(retries=self._options.attempts - 1, stall_timeout_s=None)
         return self._uploads
 
-    def open_writer(self, name: str, part_bytes: int, parts_in_flight: int) -> WritableFile:
-        """A file whose bytes go to object `name`: in one request up to `part_bytes`, else in parts of that size."""
+    def open_writer(self, name: str, part_bytes: int, parts_in_flight: int, attributes: dict[str, str]) -> WritableFile:
+        """A file whose bytes go to object `name`, with `attributes` as metadata.
+
+        In one request up to `part_bytes`, else in parts of that size.
+        """
         store = self.uploads()
         import obstore  # noqa: PLC0415  loaded at first use: most runs never need it
 
-        return obstore.open_writer(store, name, buffer_size=part_bytes, max_concurrency=parts_in_flight)
+        return obstore.open_writer(
+            store, name, attributes=attributes, buffer_size=part_bytes, max_concurrency=parts_in_flight
+        )
 
     def _check_http(self) -> None:
         options = self._options

@@ -39,7 +39,11 @@ _THROTTLING: Final = frozenset(
 _CREDENTIALS: Final = frozenset(
     {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
 )
-_FULL: Final = frozenset({"QuotaExceeded", "InsufficientStorage", "XMinioStorageFull", "InsufficientCapacity"})
+_FULL: Final = frozenset(  # of Ceph (with 403), MinIO and others
+    {"InsufficientCapacity", "InsufficientStorage", "QuotaExceeded"}
+    | {"XMinioAdminBucketQuotaExceeded", "XMinioStorageFull"}
+)
+_FULL_HINT: Final = "free some space there, or have the quota of the bucket or the user raised"
 _PASSING: Final = frozenset(  # answered with 400, and yet the same request may succeed
     {"RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch", "InternalError"}
 )
@@ -111,6 +115,19 @@ def translate(error: Exception, doing: str, where: str) -> StokerError:
     return _unanswered(answer, what, place)
 
 
+def was_answered(error: StokerError) -> bool:
+    """Whether `error` came of an answer that is none: a 200 that broke off, or was no XML or had no ETag.
+
+    The client asks again by itself for all else, and then says how often it did.
+    """
+    return error.__cause__ is not None and "RetryError" not in str(error.__cause__)
+
+
+def answers_whole(error: StokerError) -> bool:
+    """Whether `error` is what became of a 200 that came for a range: a whole object, or a page that is none."""
+    return "NotPartial" in str(error.__cause__)
+
+
 def _answered(answer: Answer, what: str, place: str, hint: str) -> StokerError:
     status, code = answer.status, answer.code
     if status == 416:  # noqa: PLR2004  range not satisfiable
@@ -124,12 +141,12 @@ def _answered(answer: Answer, what: str, place: str, hint: str) -> StokerError:
         return AlreadyExists(what, place)
     if status == 412:  # noqa: PLR2004  precondition failed
         return PreconditionFailed(what, place)
+    if status == 507 or code in _FULL:  # noqa: PLR2004  insufficient storage
+        return CapacityError(what, place, _FULL_HINT)
     if status in (401, 403) or code in _CREDENTIALS:
         return AccessDenied(what, place, hint or _HINTS["AccessDenied"])
     if status in (429, 503) or code in _THROTTLING:
         return Throttled(what, place)
-    if status == 507 or code in _FULL:  # noqa: PLR2004  insufficient storage
-        return CapacityError(what, place)
     if status == 501:  # noqa: PLR2004  not implemented
         return UnsupportedError(what, place)
     if status < 500 and code not in _PASSING:  # noqa: PLR2004  the request is at fault, and stays so

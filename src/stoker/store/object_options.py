@@ -91,7 +91,8 @@ class ObjectOptions:
 def part_bytes_for(size_bytes: int, part_bytes: int) -> int:
     """The size of parts for an object of `size_bytes`: at least `part_bytes`, and so that 10,000 are enough.
 
-    Whole MiB. Raises CapacityError for more than an object can hold.
+    Whole MiB; what is written without its size gets `part_bytes`, rounded up. Raises CapacityError for more than an
+    object can hold (5 TiB, as S3 documents it).
     """
     if size_bytes > OBJECT_MAX_BYTES:
         raise CapacityError(
@@ -99,7 +100,7 @@ def part_bytes_for(size_bytes: int, part_bytes: int) -> int:
             hint="write it as several objects",
         )
     enough = -(-size_bytes // PARTS_MAX)
-    return max(part_bytes, -(-enough // MIB) * MIB)
+    return -(-max(part_bytes, enough) // MIB) * MIB
 
 
 def _text(environ: Mapping[str, str], *names: str) -> str | None:

@@ -6,18 +6,19 @@ import os
 import re
 import threading
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
-from stoker.config import ObjectTier
 from stoker.config_values import user_path
 from stoker.errors import ConfigError
 from stoker.store.base import Store
 from stoker.store.local import LocalStore
 from stoker.store.memory import MemoryContents, MemoryStore
-from stoker.store.object import ObjectStore
-from stoker.store.object_options import ObjectOptions
-from stoker.store.retry import RetryPolicy, RetryStore
+
+if TYPE_CHECKING:
+    from stoker.config import ObjectTier
+    from stoker.store.object_options import ObjectOptions
+    from stoker.store.retry import RetryStore
 
 KNOWN: Final = "a path, file:///PATH, s3://BUCKET/PREFIX or memory://NAME"
 
@@ -47,6 +48,8 @@ def open_store(url: str | Path, settings: ObjectTier | None = None) -> Store:
     if scheme == "memory":
         return _open_memory(url)
     if scheme == "s3":
+        from stoker.store.object_options import ObjectOptions  # noqa: PLC0415  20 ms that local files need not wait for
+
         return open_object(url, ObjectOptions.from_environ(os.environ, settings))
     raise ConfigError(f"unknown scheme {scheme!r} in the URL of a store", where=url, hint=f"give {KNOWN}")
 
@@ -56,6 +59,9 @@ def open_object(url: str, options: ObjectOptions) -> RetryStore:
 
     Raises ConfigError for a URL or a combination that cannot work. Nothing is asked of the server yet.
     """
+    from stoker.store.object import ObjectStore  # noqa: PLC0415  as above
+    from stoker.store.retry import RetryPolicy, RetryStore  # noqa: PLC0415
+
     store = ObjectStore(url, options)
     return RetryStore(store, RetryPolicy(attempts=options.attempts), settles=True)
 

@@ -174,9 +174,9 @@ class RetryStore:
         safe = _throttled if if_absent and not self._settles else _retryable
         return self._retry(lambda: self.inner.write(key, data, if_absent=if_absent), safe)
 
-    def writer(self, key: Key) -> ObjectWriter:
+    def writer(self, key: Key, *, size_bytes: int = 0) -> ObjectWriter:
         """The inner store's writer: nothing of it is made again here."""
-        return self.inner.writer(key)
+        return self.inner.writer(key, size_bytes=size_bytes)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Objects whose key begins with `prefix`, each once; a listing that fails begins again."""

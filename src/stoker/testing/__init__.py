@@ -38,3 +38,8 @@ def __getattr__(name: str) -> Any:
     parts = ("object_suite", "store_suite", "suite_base", "suite_trees", "suite_writes")
     importlib.import_module("pytest").register_assert_rewrite(*(f"stoker.testing.{part}" for part in parts))
     return getattr(importlib.import_module(f"stoker.testing.{_SUITES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """The public names, whether they are loaded yet or not."""
+    return sorted(__all__)

@@ -1,10 +1,12 @@
 """Kill work at every place where it may die, and see what is left.
 
-events = crash.trace(work)                      # once, to the end
-crash.assert_point_between_durables(events)     # no two durable operations without a point between
-for spec in crash.every_pass(events):           # "*:1", "*:2", ...
-    assert crash.run_killed(work, spec) == crash.KILLED
-    ...                                         # reopen: whole or absent, and the next run continues
+::
+
+    events = crash.trace(work)                      # once, to the end
+    crash.assert_point_between_durables(events)     # no two durable operations without a point between
+    for spec in crash.every_pass(events):           # "*:1", "*:2", ...
+        assert crash.run_killed(work, spec) == crash.KILLED
+        ...                                         # reopen: whole or absent, and the next run continues
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import Final, NoReturn
 from stoker import crash
 from stoker.crash import Event
 
-__all__ = ["KILLED", "Event", "assert_point_between_durables", "every_pass", "points", "run_killed", "trace"]
+__all__ = ["KILLED", "Child", "Event", "assert_point_between_durables", "every_pass", "points", "run_killed", "trace"]
 
 KILLED: Final = int(signal.SIGKILL)  # the wait status of a process that died of it
 DEADLINE_S: Final = 60
@@ -85,22 +87,33 @@ def run_killed(work: Callable[[], object], spec: str | None) -> int:
     caller's code: no test framework, no atexit. Raises AssertionError with the child's stderr if it failed in any
     other way, or took more than 60 s. The caller should have no other threads.
     """
-    stderr_fd = os.memfd_create("stoker-crash-stderr", os.MFD_CLOEXEC)
-    try:
+    return Child(work, spec).wait()
+
+
+class Child:
+    """A forked child that does `work`, as `run_killed` has it; `pid` is there to be killed at any moment."""
+
+    def __init__(self, work: Callable[[], object], spec: str | None = None) -> None:
+        self._spec = spec
+        self._stderr_fd = os.memfd_create("stoker-crash-stderr", os.MFD_CLOEXEC)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 and newer: fork in a threaded process
-            pid = os.fork()
-        if pid == 0:
-            _run_child(work, spec, stderr_fd)
-        _, status = os.waitpid(pid, 0)
-        if status in (0, KILLED):
-            return status
-        said = os.pread(stderr_fd, 1 << 20, 0).decode(errors="replace").strip()
-    finally:
-        os.close(stderr_fd)
-    code = os.waitstatus_to_exitcode(status)
-    reason = f"took more than {DEADLINE_S} s" if code == -signal.SIGALRM else f"ended with {code}"
-    raise AssertionError(f"the child for {spec!r} {reason}; it said:\n{said}")
+            self.pid = os.fork()
+        if self.pid == 0:
+            _run_child(work, spec, self._stderr_fd)
+
+    def wait(self) -> int:
+        """Its wait status, 0 or KILLED; AssertionError with what it said for any other end. To be called once."""
+        try:
+            _, status = os.waitpid(self.pid, 0)
+            if status in (0, KILLED):
+                return status
+            said = os.pread(self._stderr_fd, 1 << 20, 0).decode(errors="replace").strip()
+        finally:
+            os.close(self._stderr_fd)
+        code = os.waitstatus_to_exitcode(status)
+        reason = f"took more than {DEADLINE_S} s" if code == -signal.SIGALRM else f"ended with {code}"
+        raise AssertionError(f"the child for {self._spec!r} {reason}; it said:\n{said}")
 
 
 def _run_child(work: Callable[[], object], spec: str | None, stderr_fd: int) -> NoReturn:

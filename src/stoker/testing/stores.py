@@ -54,9 +54,9 @@ class WrappedStore:
         """Store `data` under `key`. Raises AlreadyExists if `if_absent`."""
         return self.inner.write(key, data, if_absent=if_absent)
 
-    def writer(self, key: Key) -> ObjectWriter:
+    def writer(self, key: Key, *, size_bytes: int = 0) -> ObjectWriter:
         """Write an object piece by piece."""
-        return self.inner.writer(key)
+        return self.inner.writer(key, size_bytes=size_bytes)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Objects whose key begins with `prefix`."""
@@ -161,9 +161,9 @@ class SlowStore(WrappedStore):
         time.sleep(self.write_s)
         return self.inner.write(key, data, if_absent=if_absent)
 
-    def writer(self, key: Key) -> ObjectWriter:
+    def writer(self, key: Key, *, size_bytes: int = 0) -> ObjectWriter:
         """A writer whose commit is delayed."""
-        return _SlowWriter(self.inner.writer(key), self.write_s)
+        return _SlowWriter(self.inner.writer(key, size_bytes=size_bytes), self.write_s)
 
     def _count(self, size_bytes: int) -> None:
         with self._lock:
@@ -211,9 +211,9 @@ class RecordingStore(WrappedStore):
         self.writes.append(StoreWrite("write", str(key), info.size_bytes))
         return info
 
-    def writer(self, key: Key) -> ObjectWriter:
+    def writer(self, key: Key, *, size_bytes: int = 0) -> ObjectWriter:
         """A writer that is recorded when it commits, or when it is discarded with bytes in it."""
-        return _RecordingWriter(self.inner.writer(key), str(key), self.writes)
+        return _RecordingWriter(self.inner.writer(key, size_bytes=size_bytes), str(key), self.writes)
 
     def delete(self, key: Key) -> None:
         """Remove an object, and record it."""
@@ -339,9 +339,9 @@ class FaultStore(WrappedStore):
         self.check("write", key, view(data).nbytes)
         return self.inner.write(key, data, if_absent=if_absent)
 
-    def writer(self, key: Key) -> ObjectWriter:
+    def writer(self, key: Key, *, size_bytes: int = 0) -> ObjectWriter:
         """A writer whose writes and commit may fail."""
-        return _FaultWriter(self.inner.writer(key), str(key), self)
+        return _FaultWriter(self.inner.writer(key, size_bytes=size_bytes), str(key), self)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Objects whose key begins with `prefix`, or a fault."""

@@ -124,6 +124,13 @@ class WriteSuite(SuiteBase):
         assert self.listing(store) == self.listing(self.again(store)) == {("object", 3)}
         assert store.read(Key("object")) == b"old"
 
+    @pytest.mark.parametrize("told", [1, 1000, 10_000])
+    def test_a_writer_may_be_told_the_size_and_takes_more_or_fewer_bytes(self, store: Store, told: int) -> None:
+        with store.writer(Key("object"), size_bytes=told) as writer:
+            writer.write(bytes(1000))
+            assert writer.commit() == store.stat(Key("object"))
+        assert store.read(Key("object")) == bytes(1000)
+
     def test_a_writer_is_used_once(self, store: Store) -> None:
         writer = store.writer(Key("object"))
         writer.write(b"1")

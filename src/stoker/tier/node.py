@@ -76,7 +76,9 @@ def check_shared(path: Path | None) -> Path | None:
         return None
     _refuse_url("shared", path)
     path = user_path(path)
-    if not path.is_dir():
+    with translating("cannot look into the shared tier", path):
+        is_there = path.is_dir()
+    if not is_there:
         raise NotFound(
             "the directory of the shared tier is not there",
             where=str(path.absolute()),
@@ -123,7 +125,8 @@ class NodeDirectory:
         status = root.stat()
         if status.st_uid != os.geteuid():
             raise AccessDenied(
-                f"the nvme tier {str(root)!r} belongs to user {status.st_uid}, not to {os.geteuid()}",
+                f"the nvme tier belongs to user {status.st_uid}, not to {os.geteuid()}",
+                str(root),
                 hint=f"give each user a directory of their own: {_ELSEWHERE}",
             )
         mine = f"{FORMAT_NAME} {FORMAT_VERSION}\n"

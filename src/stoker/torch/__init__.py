@@ -1,4 +1,15 @@
-"""The only library room that imports torch."""
+"""The only library room that imports torch.
+
+::
+
+    dataset = stoker.torch.dataset(data)  # for DataLoader(dataset, batch_size=None), Lightning, accelerate
+    layout = stoker.torch.layout(mesh, dp="dp")  # who shares batches, from a device mesh
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from stoker.errors import UnsupportedError
 
@@ -8,3 +19,18 @@ except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
     raise UnsupportedError("PyTorch is not installed", hint="pip install torch") from error
+
+if TYPE_CHECKING:
+    from stoker.torch.batches import TensorBatch
+    from stoker.torch.datasets import LoaderDataset, dataset
+    from stoker.torch.layouts import layout
+
+__all__ = ["LoaderDataset", "TensorBatch", "dataset", "layout"]
+
+_LAZY = {"LoaderDataset": "datasets", "TensorBatch": "batches", "dataset": "datasets", "layout": "layouts"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'stoker.torch' has no attribute {name!r}")
+    return getattr(import_module(f"stoker.torch.{_LAZY[name]}"), name)

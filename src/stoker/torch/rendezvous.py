@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from stoker.checkpoint.state import Json, Rendezvous
 from stoker.errors import LayoutError, TimedOut, Unavailable
+from stoker.torch.layouts import check_group
 from stoker.units import format_seconds
 from stoker.values import Layout, canonical_json
 
@@ -62,13 +63,7 @@ def make_rendezvous(layout: Layout, environ: Mapping[str, str]) -> Rendezvous:
     """
     prefix = f"stoker/{next(_meetings)}"
     if dist.is_available() and dist.is_initialized():
-        there = (dist.get_rank(), dist.get_world_size())
-        if there != (layout.dp_rank, layout.dp_size):
-            raise LayoutError(
-                f"this is rank {layout.dp_rank} of {layout.dp_size} by layout, "
-                f"but rank {there[0]} of {there[1]} by torch.distributed",
-                hint="checkpoints need a layout with every process of the group as a rank of its own",
-            )
+        check_group(layout, "layout")
         return StoreRendezvous(dist.distributed_c10d._get_default_store(), layout.dp_rank, prefix)  # noqa: SLF001
     return StoreRendezvous(_torchrun_store(layout, environ), layout.dp_rank, f"{prefix}/{_attempt(environ)}")
 

@@ -154,7 +154,7 @@ def test_a_fenced_generation_commits_nothing_in_the_far_tier(saved, far, when, m
         begin_newer()
     else:
         writer = far.writer
-        monkeypatch.setattr(far, "writer", lambda key: (begin_newer(), writer(key))[1])
+        monkeypatch.setattr(far, "writer", lambda key, **_: (begin_newer(), writer(key))[1])
     with pytest.raises(Fenced, match="generation 2"):
         StepDrain(saved, far, STEP, 1).run(unpaced())
     assert f"{STEP.name}/MANIFEST.json" not in files(far)
@@ -165,7 +165,7 @@ def test_two_processes_that_drain_the_same_step_agree(saved, far, monkeypatch):
     other = StepDrain(saved, far, STEP, 1)
     writer = far.writer
 
-    def race(key):
+    def race(key, **_):
         monkeypatch.setattr(far, "writer", writer)
         other.run(unpaced())
         return writer(key)
@@ -178,7 +178,7 @@ def test_two_processes_that_drain_the_same_step_agree(saved, far, monkeypatch):
 def test_another_step_under_the_same_name_is_an_error(saved, far, monkeypatch):
     writer = far.writer
     monkeypatch.setattr(
-        far, "writer", lambda key: (far.write(Key(f"{STEP.name}/MANIFEST.json"), b"{}"), writer(key))[1]
+        far, "writer", lambda key, **_: (far.write(Key(f"{STEP.name}/MANIFEST.json"), b"{}"), writer(key))[1]
     )
     with pytest.raises(SaveFailed, match="another step named"):
         StepDrain(saved, far, STEP, 1).run(unpaced())
@@ -226,3 +226,14 @@ def test_a_drain_takes_half_the_interval_and_no_longer_once_it_is_hurried():
     pacer = Pacer(PaceLimits(1e-3, 1e-3), None, hurry, time)
     pacer.begin(10**9)
     pacer.moved(10**9)  # would take thirty thousand years
+
+
+def test_a_drain_tells_the_far_store_how_large_each_file_will_be(saved):
+    class Told(WrappedStore):
+        def writer(self, key, *, size_bytes=0):
+            told[str(key)] = size_bytes
+            return self.inner.writer(key, size_bytes=size_bytes)
+
+    told = {}
+    StepDrain(saved, Told(MemoryStore("far")), STEP, 1).run(unpaced())
+    assert told == {TENSORS: len(saved.read(Key(TENSORS)))}

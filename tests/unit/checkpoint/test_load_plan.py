@@ -22,6 +22,16 @@ def test_chunks_of_all_files_are_found_by_name():
     assert describe(found["t"]) == StoredTensor("F32", (4, 3))
 
 
+def test_of_equal_boxes_the_first_counts_and_others_may_not_overlap():
+    starts = [{"t": (0, 0)}, {"t": (0, 0)}, {"t": (2, 0)}]
+    found = index_chunks([header()] * 3, starts)
+    assert [(chunk.file, chunk.box.offsets) for chunk in found["t"]] == [(0, (0, 0)), (2, (2, 0))]
+    assert plan_load([TensorEntry.whole("t", "F32", (4, 3))], found).transfers.keys() == {0, 2}
+    overlapping = index_chunks([header()] * 2, [{"t": (0, 0)}, {"t": (1, 0)}])
+    with pytest.raises(FormatError, match="or some of them twice"):
+        plan_load([TensorEntry.whole("t", "F32", (3, 3))], overlapping)
+
+
 @pytest.mark.parametrize("offsets", [{}, {"t": (0,)}, {"t": ()}])
 def test_a_chunk_without_its_place_is_refused(offsets):
     with pytest.raises(FormatError, match=r"tensor 't' of shape \[2, 3\] is said to begin at"):

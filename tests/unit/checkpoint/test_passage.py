@@ -25,14 +25,41 @@ class Gate(WrappedStore):
         self.opened = threading.Event()
         self.waiting = threading.Event()
 
-    def writer(self, key):
+    def writer(self, key, *, size_bytes=0):
         self.waiting.set()
         assert self.opened.wait(20)
-        return self.inner.writer(key)
+        return self.inner.writer(key, size_bytes=size_bytes)
 
 
 def steps(store):
     return [step.step for step in take_far_inventory(store).steps]
+
+
+def counted(run):
+    """What the ledger of rank 0 says of drains, without what is 0."""
+    counters = run.ledgers[0].snapshot().counters
+    return {str(counter): count for counter, count in counters.items() if "drain" in counter and count}
+
+
+def test_what_was_drained_and_how_long_it_took_stands_in_the_ledger(home, far, start, state):
+    run = start(state(1), store=Tiers(home, far))
+    run.save(after=9)[0].wait("object")
+    size = sum(info.size_bytes for info in far.list("step-") if not info.key.endswith("MANIFEST.json"))
+    found = counted(run)
+    assert found.pop("drain_ns") > 0
+    assert found == {"drained_steps": 1, "drained_bytes": size}
+
+
+def test_a_drain_that_ends_after_the_ledger_was_closed_is_no_error(home, far, start, state):
+    gate = Gate(far)
+    run = start(state(1), store=Tiers(home, gate))
+    (save,) = run.save(after=9)
+    save.wait()
+    assert gate.waiting.wait(20)
+    run.ledgers[0].close()
+    gate.opened.set()
+    save.wait("object")
+    assert counted(run) == {"drain_backlog": 1}  # when it was closed
 
 
 def test_a_save_commits_nearby_first_and_then_reaches_the_object_tier(home, far, start, state):
@@ -61,6 +88,7 @@ def test_training_can_save_while_a_drain_hangs_and_steps_it_overtakes_are_left_o
     for after in (19, 29, 39):
         saves += run.save(after=after)
         saves[-1].wait()
+    assert counted(run) == {"drain_backlog": 4}
     gate.opened.set()
     with caplog.at_level(logging.INFO, "stoker"):
         run.checkpoints[0].wait("object")
@@ -68,6 +96,8 @@ def test_training_can_save_while_a_drain_hangs_and_steps_it_overtakes_are_left_o
     assert [s.step for s in take_inventory(home).steps] == [10, 20, 30, 40]
     stats = run.checkpoints[0].stats().drains
     assert (stats.drained, stats.overtaken, stats.failed, stats.last_drained_step) == (2, 2, 0, 40)
+    assert counted(run).items() >= {"drained_steps": 2, "drains_overtaken": 2}.items()
+    assert not {"drain_backlog", "drains_failed"} & counted(run).keys()
     said = [r.levelname for r in caplog.records if "was not drained" in r.getMessage()]
     assert said == ["WARNING", "INFO"]
     with pytest.raises(SaveFailed, match="step 20 was not drained to tier 'object': step 40 was ready"):
@@ -94,6 +124,7 @@ def test_a_drain_that_fails_is_raised_by_the_next_save_naming_the_tier_once_and_
     run.checkpoints[0].wait("object")
     assert steps(inner) == [20]
     assert run.checkpoints[0].stats().drains.failed == 1
+    assert counted(run).items() >= {"drained_steps": 1, "drains_failed": 1}.items()
     run.checkpoints[0].close()
 
 

@@ -659,3 +659,20 @@ def test_a_step_that_this_start_has_saved_before_is_an_error_with_a_way_on(home,
     assert "nothing is overwritten: save a later step, or restore() first" in caught.value.hint
     run.save_and_wait(after=29)
     assert committed(home) == {f"step-{step:08d}.g0001" for step in (10, 20, 30)}
+
+
+def test_a_save_and_a_checkpoint_show_themselves_on_one_line(home, start, state, gate):
+    run = start(state(1), every=5)
+    (checkpoint,) = run.checkpoints
+    assert repr(checkpoint) == f"<Checkpoint of run 'run-1' in {home.url}: every 5 steps, 0 of 0 saves committed>"
+    (save,) = run.save(after=4)
+    assert repr(save) == "<Save of step 5: being written>"
+    gate.open.set()
+    save.wait()
+    assert repr(save) == "<Save of step 5: committed to shared>"
+    assert repr(checkpoint).endswith("every 5 steps, 1 of 1 saves committed, newest step 5>")
+    again = start(state(1))
+    again.restore()
+    assert "restored step 5" in repr(again.checkpoints[0])
+    again.checkpoints[0].close()
+    assert repr(again.checkpoints[0]).endswith("closed>")

@@ -131,3 +131,45 @@ def test_verify_knows_the_folder_of_a_run_and_of_a_step(stoker):
     assert (facts["kind"], facts["steps"], facts["faults"]) == ("checkpoint", ["step-00000040.g0002"], [])
     code, out, _ = stoker("verify", golden / "step-00000040.g0002", "--json")
     assert (code, json.loads(out)["files"]) == (0, facts["files"])
+
+
+VERBS = [("show",), ("ls",), ("head",), ("verify",), ("index",), ("cat", "key")]
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
+def test_a_folder_that_is_not_there_is_not_found_by_any_verb(stoker, tmp_path, verb):
+    name, *rest = verb
+    code, out, err = stoker(name, tmp_path / "none", *rest)
+    assert (code, out) == (6, b"")
+    assert err.splitlines()[:2] == ["stoker: no such folder", f"  where: {tmp_path / 'none'}"]
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
+def test_a_file_in_place_of_a_folder_is_said_to_be_one(stoker, tmp_path, verb):
+    name, *rest = verb
+    (tmp_path / "cat.jpg").write_bytes(b"x")
+    code, out, err = stoker(name, tmp_path / "cat.jpg", *rest)
+    assert (code, out) == (6, b"")
+    assert err.startswith("stoker: a file, where a folder is needed")
+    assert str(tmp_path / "cat.jpg") in err
+
+
+def test_a_folder_without_a_manifest_is_no_data_set_and_says_how_to_make_it_one(stoker, tmp_path):
+    code, _, err = stoker("show", tmp_path)
+    assert code == 9
+    assert "stoker index URL" in err
+
+
+def test_a_part_of_a_data_set_is_not_shown_as_the_whole_of_it(stoker, tars):
+    stoker("index", tars)
+    assert stoker("show", f"{tars}/shard-*.tar")[0] == 0
+    code, out, err = stoker("ls", f"{tars}/shard-000000.tar")
+    assert (code, out) == (9, b"")
+    assert "'shard-000000.tar' is a part of this data set" in err
+
+
+def test_an_archive_that_is_not_there_is_named(stoker, tars):
+    assert "no such object: 'none.tar'" in stoker("index", f"{tars}/none.tar")[2]
+    assert (
+        "1 of 2 objects are not there: 'shard-999999.tar'" in stoker("index", f"{tars}/shard-{{000000,999999}}.tar")[2]
+    )

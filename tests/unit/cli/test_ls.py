@@ -6,7 +6,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from stoker.cli.ls import ls, printable
+from stoker.cli import main
+from stoker.cli.ls import SHOWN_SAMPLES, ls, printable
 from stoker.cli.pack import pack
 from stoker.dataset.write import DatasetWriter
 from stoker.errors import ConfigError, DatasetError, NotFound
@@ -48,6 +49,7 @@ def test_json_is_one_object(place):
     assert facts == {
         "dataset": str(place),
         "samples": 10,
+        "complete": False,
         "listed": [
             {"key": "s/0", "fields": {"txt": 0}},
             {"key": "s/1", "fields": {"json": 2, "txt": 1}},
@@ -73,7 +75,7 @@ def tiers(tmp_path):
 def test_without_a_url_it_lists_the_tiers_and_the_runs_they_hold(tiers):
     lines = run("--nvme", tiers / "n", "--shared", tiers / "s").splitlines()
     assert [line.split("\t")[0] for line in lines] == ["nvme", "  run r1", "shared", "  run r1"]
-    assert "1 steps, 2.0 KiB, newest step-00000020.g0001" in lines[1]
+    assert "1 step, 2.0 KiB, newest step-00000020.g0001" in lines[1]
 
 
 def test_the_tiers_as_json(tiers):
@@ -114,3 +116,34 @@ def test_a_stdout_that_is_full_or_closed_ends_without_a_traceback(place, target,
 def test_a_pack_into_memory_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="gone when this command ends"):
         pack(tmp_path, "memory://x")
+
+
+@pytest.fixture
+def large(tmp_path):
+    with DatasetWriter(LocalStore(tmp_path / "large")) as writer:
+        for i in range(SHOWN_SAMPLES + 1):
+            writer.write(f"{i}", {"txt": b""})
+    return tmp_path / "large"
+
+
+def test_a_large_data_set_is_cut_for_people_and_they_are_told_how_to_see_the_rest(large, capfd):
+    assert main.run(["ls", str(large)]) == 0
+    shown = capfd.readouterr()
+    assert len(shown.out.splitlines()) == SHOWN_SAMPLES
+    assert f"the first {SHOWN_SAMPLES} of {SHOWN_SAMPLES + 1} samples; --all lists all" in shown.err
+    for arguments, count in ((["--all"], SHOWN_SAMPLES + 1), (["--limit", "2"], 2), (["--limit", "999"], 101)):
+        assert main.run(["ls", str(large), *arguments]) == 0
+        shown = capfd.readouterr()
+        assert len(shown.out.splitlines()) == count
+        assert shown.err == ""
+
+
+def test_json_lists_all_samples_or_says_that_it_is_cut(large):
+    whole, cut = json.loads(run(large, "--json")), json.loads(run(large, "--json", "--limit", "3"))
+    assert (len(whole["listed"]), whole["complete"]) == (SHOWN_SAMPLES + 1, True)
+    assert (len(cut["listed"]), cut["complete"], cut["samples"]) == (3, False, SHOWN_SAMPLES + 1)
+
+
+def test_all_and_a_limit_exclude_each_other(large):
+    with pytest.raises(ConfigError, match="--all and --limit"):
+        run(large, "--all", "--limit", "3")

@@ -64,9 +64,9 @@ def test_a_dry_run_says_what_would_be_written_and_writes_nothing(source, tmp_pat
 
 def test_people_read_what_was_packed_and_that_it_was_there_already(source, tmp_path):
     first = run(source, tmp_path / "out").stdout
-    assert first.startswith("packed 12 files as 6 samples (1.5 KiB) in 1 shards in ")
+    assert first.startswith("packed 12 files as 6 samples (1.5 KiB) in 1 shard in ")
     assert open_dataset(LocalStore(tmp_path / "out")).manifest.digest in first
-    assert run(source, tmp_path / "out").stdout.startswith("already there: 6 samples (1.5 KiB) in 1 shards")
+    assert run(source, tmp_path / "out").stdout.startswith("already there: 6 samples (1.5 KiB) in 1 shard")
 
 
 def test_files_that_are_no_regular_files_are_counted(source, tmp_path):

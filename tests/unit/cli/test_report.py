@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 
 import pytest
 import typer
@@ -11,6 +12,8 @@ from typer.testing import CliRunner
 from stoker.cli.report import report
 from stoker.errors import ConfigError, NotFound
 from stoker.ledger import Cause, Ledger, LedgerIdentity, ledger_name
+from stoker.store.open import open_store
+from stoker.values import Key
 
 app = typer.Typer()
 app.command()(report)
@@ -72,8 +75,23 @@ def test_a_run_without_ledgers_is_not_found_and_nothing_is_made(tmp_path):
 
 
 def test_a_name_that_would_leave_the_directory_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="run name"):
-        invoke("../other", "--nvme", tmp_path)
+    for path in ("../other", "folder/run-42"):
+        with pytest.raises(ConfigError, match="not a path"):
+            invoke(path, "--nvme", tmp_path)
+    with pytest.raises(ConfigError, match="not a run name"):
+        invoke("..", "--nvme", tmp_path)
+
+
+def test_a_wrong_name_is_told_which_runs_there_are(tmp_path):
+    (tmp_path / "shared").mkdir()
+    with pytest.raises(NotFound) as raised:
+        invoke("run-43", "--nvme", tmp_path / "nvme", "--shared", tmp_path / "shared")
+    assert "no run has left a ledger there" in raised.value.hint
+    make(tmp_path / "nvme" / "run" / "run-42", steps=1)
+    make(tmp_path / "shared" / "run-41" / "ledger", steps=1)
+    with pytest.raises(NotFound) as raised:
+        invoke("run-43", "--nvme", tmp_path / "nvme", "--shared", tmp_path / "shared")
+    assert "there are 'run-41', 'run-42'" in raised.value.hint
 
 
 def test_directories_and_price_come_from_the_settings_and_options_beat_them(tmp_path, monkeypatch):
@@ -87,3 +105,20 @@ def test_directories_and_price_come_from_the_settings_and_options_beat_them(tmp_
     assert found["money_waited"] == pytest.approx(0.006)
     with pytest.raises(NotFound):
         invoke("run-42", "--nvme", tmp_path / "elsewhere")
+
+
+def test_ledgers_that_only_the_far_store_has_are_in_the_report(tmp_path):
+    make(tmp_path / "nvme" / "run" / "run-42", steps=5, generation=2)
+    make(tmp_path / "gone", steps=4).close()
+    with closing(open_store("memory://report/run-42")) as far:
+        name = ledger_name(0, 1)
+        far.write(Key(f"ledger/{name}"), (tmp_path / "gone" / name).read_bytes())
+    options = ("--object", "memory://report", "--json")
+    found = json.loads(invoke("run-42", "--nvme", tmp_path / "nvme", *options))
+    assert [g["generation"] for g in found["generations"]] == [1, 2]
+    assert found["steps"] == 9
+    found = json.loads(invoke("run-42", "--nvme", tmp_path / "elsewhere", *options))
+    assert found["steps"] == 4
+    with pytest.raises(NotFound, match="run-43") as caught:
+        invoke("run-43", "--nvme", tmp_path / "nvme", *options)
+    assert "memory://report" in caught.value.where

@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 from stoker.cli.show import show
 from stoker.dataset.open import open_dataset
 from stoker.dataset.write import DatasetWriter
+from stoker.errors import ConfigError
 from stoker.store.local import LocalStore
 
 
@@ -44,3 +45,32 @@ def test_people_read_the_same(place):
     assert open_dataset(LocalStore(place)).manifest.digest in text
     assert "field      txt: in 10 samples, 45 B, the largest 9 B" in text
     assert "checksum   crc32c of each field" in text
+
+
+@pytest.fixture
+def shards(tmp_path):
+    for name, count in (("a", 1001), ("b", 40), ("c", 5)):
+        (tmp_path / f"{name}.bin").write_bytes(bytes(8 + 2 * count))
+    return tmp_path
+
+
+CUT = ("--tokens", "uint16", "--seq-len", 10, "--overlap", 1, "--header-bytes", 8)
+
+
+def test_files_of_tokens_are_shown_as_what_they_are(shards):
+    facts = json.loads(run(shards, *CUT, "--json"))
+    assert facts["kind"] == "tokens"
+    assert facts["digest"].startswith("tokens:uint16:10:1:8:")
+    assert (facts["samples"], facts["shards"], facts["short_files"], facts["tokens"]) == (103, 2, 1, 1046)
+    assert facts["dropped_tokens"] == 0 + 9 + 5
+    text = run(shards, *CUT)
+    assert "samples    103 windows of 11 uint16 tokens, one every 10" in text
+    assert "left out   14 tokens at the ends of files; 1 short files" in text
+    assert "after a header of 8 bytes" in text
+
+
+def test_an_index_of_tokens_and_a_type_that_is_none_are_refused(shards):
+    with pytest.raises(ConfigError, match="--index does not go with --tokens"):
+        run(shards, *CUT, "--index", "there")
+    with pytest.raises(ConfigError, match="no type of tokens: 'half'"):
+        run(shards, "--tokens", "half")

@@ -90,16 +90,16 @@ def test_a_manifest_beside_the_data_is_used_and_for_a_pattern_only_if_it_names_t
 
 
 def test_processes_that_come_at_once_make_one_index(tree, cache, monkeypatch):
-    from stoker.dataset import attach
+    from stoker.dataset import index as indexing
 
-    made, made_by = [], attach.index
+    made, made_by = [], indexing.index
 
     def counted(*args, **options):
         made.append(1)
         time.sleep(0.05)
         return made_by(*args, **options)
 
-    monkeypatch.setattr(attach, "index", counted)
+    monkeypatch.setattr(indexing, "index", counted)
     found = []
 
     def look():

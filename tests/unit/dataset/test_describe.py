@@ -77,3 +77,21 @@ def test_a_field_to_write_that_is_no_row_of_bytes_is_refused_with_nothing_writte
             writer.write("a", [("bin", b"")])
         writer.write("a", {"bin": b"x"})
         assert writer.close().sample_count == 1
+
+
+def test_a_description_shows_itself_as_it_would_be_written():
+    def double(sample):
+        return sample
+
+    full = Dataset("train", index="idx").fields("jpg", "json").decode({"json": "json"}).map(double).map(dict)
+    assert repr(Dataset("train")) == "Dataset('train')"
+    assert repr(Dataset(MemoryStore("m"))) == "Dataset('memory://m')"
+    begin, _, rest = repr(full).partition(".map(")
+    assert begin == "Dataset('train', index='idx').fields('jpg', 'json').decode({'json': 'json'})"
+    assert rest.endswith("double).map(dict)")
+
+
+@pytest.mark.parametrize("source", [None, 3, b"train", ["a", "b"], Dataset("train")])
+def test_what_cannot_name_a_data_set_is_refused_at_once(source):
+    with pytest.raises(ConfigError, match="not a data set"):
+        Dataset(source)

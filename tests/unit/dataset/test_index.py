@@ -10,7 +10,15 @@ from stoker.dataset.index import IndexOptions, index
 from stoker.dataset.open import NO_CHECKSUM, open_dataset
 from stoker.dataset.pack import PackOptions, pack
 from stoker.dataset.sample import read_sample
-from stoker.errors import AlreadyExists, ConfigError, DatasetError, DigestMismatch, EmptyDataset, SourceChanged
+from stoker.errors import (
+    AlreadyExists,
+    ConfigError,
+    DatasetError,
+    DigestMismatch,
+    EmptyDataset,
+    NotFound,
+    SourceChanged,
+)
 from stoker.store.local import LocalStore
 from stoker.store.memory import MemoryStore
 from stoker.testing import RecordingStore
@@ -237,8 +245,13 @@ def test_a_place_where_something_else_is_under_way_is_left_alone(tars):
 
 
 def test_nothing_to_index_is_an_error(tmp_path, tars):
-    with pytest.raises(EmptyDataset, match="nothing to index"):
+    with pytest.raises(NotFound, match="no such folder"):
         index(LocalStore(tmp_path / "none"), "")
+    with pytest.raises(NotFound, match="no such folder"):
+        index(LocalStore(tmp_path / "none"), "*.tar")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(EmptyDataset, match="nothing to index"):
+        index(LocalStore(tmp_path / "empty"), "")
     with pytest.raises(EmptyDataset, match="no sample in what matches"):
         index(tars[0], "", MemoryStore(), IndexOptions(include=("*.zip",)))
 

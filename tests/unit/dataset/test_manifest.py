@@ -12,9 +12,11 @@ from stoker.dataset.manifest import (
     decode_manifest,
     read_manifest,
 )
-from stoker.errors import DatasetError, DigestMismatch, FormatError, NewerFormat
+from stoker.errors import DatasetError, DigestMismatch, FormatError, NewerFormat, NotFound
+from stoker.store.local import LocalStore
+from stoker.store.memory import MemoryStore
 from stoker.units import KIB
-from stoker.values import canonical_json
+from stoker.values import Key, canonical_json
 
 MANIFEST = Manifest(
     sample_count=3,
@@ -138,7 +140,17 @@ def test_numbers_that_only_equal_whole_numbers_are_refused():
         decode_manifest(edited(put("sample_count", value=3.0)), "here")
 
 
+@pytest.mark.parametrize(
+    ("place", "words"), [(LocalStore("/no/such/folder"), "no such folder"), (MemoryStore("none"), "nothing is stored")]
+)
+def test_a_place_that_is_not_there_is_not_found(place, words):
+    with pytest.raises(NotFound, match=words) as caught:
+        read_manifest(place)
+    assert caught.value.where == place.url
+
+
 def test_a_place_without_a_manifest_is_no_data_set(store):
+    store.write(Key("other"), b"")
     with pytest.raises(DatasetError, match="not a data set") as caught:
         read_manifest(store)
     assert "stoker pack" in caught.value.hint
@@ -148,7 +160,18 @@ def test_a_place_without_a_manifest_is_no_data_set(store):
     assert "again" in caught.value.hint
 
 
+def test_the_folder_of_a_run_is_said_to_be_one(store):
+    store.write(Key("run.json"), b"{}")
+    with pytest.raises(DatasetError, match="but the folder of a run") as caught:
+        read_manifest(store)
+    assert "stoker report RUN" in caught.value.hint
+
+
 def test_a_manifest_of_many_megabytes_is_not_read(store):
     store.write(MANIFEST_KEY, bytes(5 << 20))
     with pytest.raises(FormatError, match="5242880 bytes long"):
         read_manifest(store)
+
+
+def test_a_manifest_shows_itself_on_one_line():
+    assert repr(MANIFEST) == f"<Manifest {MANIFEST.digest[:12]}: 3 samples with 'jpg', 'json'>"

@@ -214,6 +214,14 @@ def test_31_mb_in_1790_files_are_8_lanes_and_27_steps_of_64():
     assert (order.recipe.window, order.lanes, order.steps_per_epoch) == (16, 8, 27)
 
 
+@pytest.mark.parametrize("step", [1.5, 2.0, True, "3", None])
+def test_a_batch_of_what_is_no_step_is_refused(step):
+    order = make_order([10] * 40, batch=16)
+    with pytest.raises(ConfigError, match=f"step is {step!r}"):
+        order.batch(step)
+    assert type(order.batch(np.int64(3)).step) is int
+
+
 def test_steps_count_over_the_whole_run():
     order = make_order([10], batch=4)
     assert [(order.batch(step).step, order.batch(step).epoch) for step in (0, 1, 2, 13)] == [

@@ -280,11 +280,21 @@ def test_parts_that_nobody_marked_are_not_touched(source, store, contents, key):
 
 
 def test_an_unfinished_writer_is_not_touched(source, store, contents):
-    DatasetWriter(store)
+    unfinished = DatasetWriter(store)
     before = contents(store)
     with pytest.raises(AlreadyExists, match="of another writer"):
         pack(source, store, SMALL)
     assert contents(store) == before
+    unfinished.discard()
+
+
+def test_shards_of_a_few_bytes_are_warned_of_and_made(source, store, caplog):
+    pack(source, store, PackOptions(shard_bytes=10))
+    assert "shards of at most 10 B" in caplog.text
+    assert "64MiB suits most" in caplog.text
+    caplog.clear()
+    PackOptions(shard_bytes=1 << 20)
+    assert caplog.text == ""
 
 
 def test_a_mark_that_is_no_json_belongs_to_someone_else(source, store):

@@ -67,6 +67,13 @@ def test_a_position_before_the_first_step_is_step_0():
         make_order().position(after=-2)
 
 
+@pytest.mark.parametrize("after", [1.5, 2.0, True, "3", None, -2])
+def test_a_position_after_what_is_no_step_is_refused(after):
+    with pytest.raises(ConfigError, match=f"position after step {after!r}"):
+        make_order().position(after)
+    assert make_order().position(np.int64(3)).to_json()["next_step"] == 4
+
+
 def test_a_position_fits_the_order_it_was_made_of():
     make_order().position(after=10).check(make_order())
     Position.from_json(saved()).check(make_order())

@@ -130,3 +130,12 @@ def test_a_block_without_samples_is_refused_by_number():
 def test_samples_of_blocks_are_one_dimensional():
     with pytest.raises(ConfigError, match="2 dimensions"):
         check_blocks(np.ones((2, 3), np.int64))
+
+
+@pytest.mark.parametrize("name", ["seed", "global_batch_size"])
+@pytest.mark.parametrize("value", [1.0, True, "1", None])
+def test_a_recipe_of_anything_but_whole_numbers_is_refused_by_name(name, value):
+    wanted = {"seed": 7, "global_batch_size": 2, "shuffle": "exact"}
+    with pytest.raises(ConfigError, match=f"{name} is {value!r}"):
+        plan_recipe(np.full(4, 3), MIB, **(wanted | {name: value}))
+    assert type(plan_recipe(np.full(4, 3), MIB, **(wanted | {name: np.int64(2)})).seed) is int

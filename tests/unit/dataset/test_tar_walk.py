@@ -152,3 +152,20 @@ def test_small_members_are_read_in_few_requests_where_a_request_costs_much():
 def test_any_archive_is_walked_as_tarfile_walks_it(files, kind, latency_s):
     data = make_tar(files, FORMATS[kind])
     assert seen(walk(data, latency_s=latency_s)) == python_sees(data)
+
+
+@pytest.mark.parametrize("size", [300 * KIB, 900 * KIB, 1 * MIB + 600, 3 * MIB])
+def test_of_large_members_the_headers_alone_are_read_however_slow_a_request_is(size):
+    members = 6
+    store = MemoryStore("large")
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for number in range(members):
+            info = tarfile.TarInfo(f"{number}.bin")
+            info.size = size
+            tar.addfile(info, io.BytesIO(bytes(size)))
+    store.write(KEY, out.getvalue())
+    counting = CountingStore(store, latency_s=0.03)
+    assert len(list(TarWalk(counting, store.stat(KEY)))) == members
+    assert len(counting.requests) == members + 1
+    assert sum(count for _, count in counting.requests) <= (members + 2) * 4 * KIB

@@ -6,7 +6,7 @@ import pytest
 
 from stoker.dataset.index import IndexOptions, index
 from stoker.dataset.verify import verify_dataset
-from stoker.errors import AccessDenied, DatasetError, NewerFormat
+from stoker.errors import AccessDenied, DatasetError, NewerFormat, NotFound
 from stoker.store.local import LocalStore
 from stoker.store.memory import MemoryStore
 from stoker.testing.stores import Fault, FaultStore
@@ -68,8 +68,12 @@ def test_a_damaged_table_at_the_root_is_a_fault(packed, key):
 
 
 def test_no_data_set_and_a_newer_one_are_errors_and_no_faults(packed):
-    with pytest.raises(DatasetError, match="not a data set"):
+    with pytest.raises(NotFound, match="nothing is stored there"):
         verify(MemoryStore("none"), deep=True)
+    other = MemoryStore("other")
+    other.write(Key("file"), b"")
+    with pytest.raises(DatasetError, match="not a data set"):
+        verify(other, deep=True)
     packed.write(Key("manifest.json"), packed.read(Key("manifest.json")).replace(b'"version": 1', b'"version": 2'))
     with pytest.raises(NewerFormat):
         verify(packed, deep=True)

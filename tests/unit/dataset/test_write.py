@@ -1,6 +1,7 @@
 import io
 import logging
 import tarfile
+from array import array
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from stoker.errors import (
     ConfigError,
     DatasetError,
     EmptyDataset,
+    NotFound,
     Unavailable,
 )
 from stoker.store.memory import MemoryStore
@@ -82,7 +84,6 @@ def test_anything_with_bytes_can_be_a_field(store):
         "b": bytearray(b"array"),
         "c": memoryview(b"..view..")[2:6],
         "d": np.arange(4, dtype=np.uint8),
-        "e": np.arange(2, dtype=np.int64),
     }
     with DatasetWriter(store) as writer:
         writer.write("x", values)
@@ -91,7 +92,6 @@ def test_anything_with_bytes_can_be_a_field(store):
         b"array",
         b"view",
         bytes(range(4)),
-        np.arange(2, dtype=np.int64).tobytes(),
     ]
 
 
@@ -144,7 +144,7 @@ def test_an_exception_publishes_nothing_and_leaves_nothing(store, contents):
     writer = write_and_fail(store, SAMPLES, look=lambda: seen.extend(contents(store)))
     assert len(seen) > 4
     assert contents(store) == {}
-    with pytest.raises(DatasetError, match="not a data set"):
+    with pytest.raises((DatasetError, NotFound), match=r"not a data set|nothing is stored there"):
         open_dataset(store)
     with pytest.raises(ClosedError, match="discarded"):
         writer.write("x", {"txt": b""})
@@ -230,6 +230,8 @@ def test_what_an_abandoned_writer_left_is_removed_by_the_next(store, write_sampl
     abandoned = DatasetWriter(store, shard_bytes=2048)
     for key, fields in SAMPLES:
         abandoned.write(key, fields)
+    with pytest.warns(ResourceWarning):
+        del abandoned
     write_samples(store, SAMPLES[:1])
     assert set(contents(store)) == {
         "shard-000000.tar",
@@ -299,3 +301,61 @@ def test_a_manifest_that_was_written_after_all_keeps_its_shards(contents):
         writer.write("a", {"txt": b"here"})
     assert open_dataset(inner).keys(np.arange(1)) == ["a"]
     assert read_members(inner) == [("a.txt", b"here")]
+
+
+def test_an_array_in_a_field_npy_is_kept_with_its_type_and_shape(store):
+    arrays = {"npy": np.arange(6, dtype=np.float32).reshape(2, 3), "mask.npy": np.array([1, 0], dtype=np.uint8)}
+    with DatasetWriter(store) as writer:
+        writer.write("a", arrays | {"raw.npy": b"bytes stay as they are"})
+    found = {name.partition(".")[2]: data for name, data in read_members(store)}
+    assert found.pop("raw.npy") == b"bytes stay as they are"
+    for field, values in arrays.items():
+        read = np.load(io.BytesIO(found[field]), allow_pickle=False)
+        assert (read.dtype, read.tolist()) == (values.dtype, values.tolist())
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("txt", np.arange(2, dtype=np.int64), "is an array of int64 and shape 2, not bytes"),
+        ("jpg", np.zeros((2, 3), dtype=np.uint8), "is an array of uint8 and shape 2x3, not bytes"),
+        ("bin", np.array(1.0), "not bytes"),
+        ("bin", array("d", [1.0]), "is an array of format 'd' and shape 1, not bytes"),
+        ("bin", memoryview(array("d", [1.0])), "not bytes"),
+        ("npy", np.array([None]), "without pickle"),
+        ("npy", [1, 2], "is a list, not bytes"),
+    ],
+)
+def test_an_array_whose_bytes_would_not_say_what_they_are_is_refused(store, field, value, words):
+    with DatasetWriter(store) as writer:
+        writer.write("good", {field: b""})
+        with pytest.raises(ConfigError, match=words) as caught:
+            writer.write("bad", {field: value})
+        assert "npy" in str(caught.value)
+    assert len(read_members(store)) == 1
+
+
+def test_a_writer_that_nobody_closed_says_so_with_its_url(store, caplog):
+    writer = DatasetWriter(store)
+    writer.write("a", {"txt": b""})
+    with pytest.warns(ResourceWarning) as told:
+        del writer
+    assert store.url in str(told[0].message)
+    assert "never closed" in str(told[0].message)
+    assert "call close()" in caplog.text
+
+
+@pytest.mark.parametrize("end", ["close", "discard", "with"])
+def test_a_writer_that_was_ended_says_nothing_when_it_goes(store, caplog, end):
+    writer = DatasetWriter(store)
+    writer.write("a", {"txt": b""})
+    if end == "with":
+        with writer:
+            pass
+    else:
+        getattr(writer, end)()
+    assert (
+        repr(writer) == f"<DatasetWriter to {store.url}: {'discarded' if end == 'discard' else 'published'}, 1 sample>"
+    )
+    del writer
+    assert caplog.text == ""

@@ -94,13 +94,14 @@ def ledger():
 
 @pytest.fixture
 def load(ledger, make_order):
-    """A loader over the data set in a store; `describe` changes the description; closed at the end."""
+    """A loader over the data set in a store, which reads each sample by itself; `describe` changes the description."""
     made = []
 
     def load(store, *, batch=8, shuffle="window", describe=lambda d: d, layout=None, **options):
         opened = open_dataset(store)
         order = make_order(opened, batch, shuffle=shuffle)
         options.setdefault("prefetch_bytes", 1 << 20)
+        options.setdefault("gather_bytes", 0)
         loader = Loader(
             describe(Dataset(store)),
             opened,

@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stoker.errors import UnknownField
 from stoker.feed.batch import BYTES, OBJECTS, Batch, Field, InReply, InSlot, WireBatch
 from stoker.io.memory import Arena
 from stoker.ledger import StageTimes
@@ -89,4 +90,19 @@ def test_batches_are_equal_only_to_themselves_and_can_be_keys(batch):
 
 
 def test_a_batch_shows_what_it_is_without_its_contents(batch):
-    assert repr(batch) == "<Batch step 7 epoch 1: 3 samples of 'raw', 'x', 'words'>"
+    padded = "<Batch of step 7, epoch 1: 3 samples, 1 of them padding, with 'raw', 'x', 'words'>"
+    assert repr(batch) == padded
+    batch.valid[:] = True
+    assert repr(batch) == padded.replace(", 1 of them padding,", "")
+
+
+def test_a_field_that_is_not_there_is_a_key_error_that_names_those_that_are(batch):
+    with pytest.raises(KeyError) as caught:
+        batch["word"]
+    assert isinstance(caught.value, UnknownField)
+    assert str(caught.value).splitlines() == [
+        "there is no field 'word'",
+        "  where: batch of step 7",
+        "  hint:  did you mean 'words'? it has 'raw', 'x', 'words'",
+    ]
+    assert batch.get("word", 1) == 1

@@ -385,7 +385,7 @@ def test_a_step_under_way_is_not_given_up_for_one_before_it_once_it_is_asked_for
 
 
 def test_a_store_that_never_answers_does_not_keep_close_for_ever(counted, feed, watched, until, monkeypatch, caplog):
-    monkeypatch.setattr("stoker.feed.feeder._CLOSE_S", 0.05)
+    monkeypatch.setattr("stoker.feed.produce.CLOSE_S", 0.05)
     store = watched(counted())
     store.gate.clear()
     feeder = feed(store, deadline_s=0.01, threads=16)

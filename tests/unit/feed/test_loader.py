@@ -444,6 +444,37 @@ print(batch.step, flush=True)
     assert time.monotonic() - begin < 5
 
 
+def test_no_user_code_runs_any_more_when_the_interpreter_of_a_process_ends(tmp_path):
+    # A thread in the C++ of PyTorch would abort the process then: "terminate called without an active exception".
+    script = f"""
+import atexit, threading, time
+
+def last():
+    threads = [thread.name for thread in threading.enumerate()]
+    print(threads, begun - ended, ended < 99 * 400, flush=True)
+
+atexit.register(last)  # of the handlers the first registered is the last called
+import stoker
+begun = ended = 0
+
+def slow(sample):
+    global begun, ended
+    begun += 1
+    time.sleep(0.003)
+    ended += 1
+    return sample
+
+with stoker.writer({str(tmp_path / "data")!r}) as w:
+    for i in range(400):
+        w.write(f"s{{i}}", {{"bin": bytes(10)}})
+run = stoker.open(nvme={str(tmp_path / "nvme")!r})
+loop = iter(run.loader(stoker.Dataset({str(tmp_path / "data")!r}).map(slow), global_batch_size=20, epochs=99))
+next(loop)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.returncode) == ("['MainThread'] 0 True\n", 0), done.stderr
+
+
 def test_the_ledger_counts_steps_samples_bytes_and_reads(make_store, numbered, load, ledger):
     data = load(make_store(numbered(50)), epochs=2)
     list(data)
@@ -559,3 +590,21 @@ def test_batches_of_empty_samples_neither_wait_nor_are_copied(make_store, load, 
     data = load(store, batch=4, prefetch_bytes=prefetch_bytes, patience_s=30, deadline_s=5)
     assert [list(map(len, batch["bin"])) for batch in data] == [[0] * 4] * 10
     assert data.stats().copied_batches == 0
+
+
+def test_a_position_of_other_data_is_refused_with_the_place_of_these(make_store, numbered, load):
+    here = load(make_store(numbered(20)))
+    there = load(make_store(numbered(24)))
+    with pytest.raises(ConfigError, match="of another order: manifest was") as caught:
+        here.seek(there.position(after=0))
+    assert caught.value.where == "memory://data"
+
+
+def test_a_loader_shows_where_it_stands_on_one_line(make_store, numbered, load):
+    store = make_store(numbered(20))
+    training, evaluation = load(store, batch=4, epochs=2), load(store, batch=8, shuffle=False)
+    next(iter(training))
+    assert repr(training) == "<Loader of memory://data: step 1 of 10, global batch 4, seed 3>"
+    assert repr(evaluation) == "<Loader of memory://data: evaluation of 3, global batch 8>"
+    training.close()
+    assert repr(training).endswith(", closed>")

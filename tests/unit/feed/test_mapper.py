@@ -4,7 +4,7 @@ import sys
 import numpy as np
 import pytest
 
-from stoker.errors import SampleError
+from stoker.errors import ClosedError, SampleError
 from stoker.feed.batch import InReply, InSlot, read_field
 from stoker.feed.mapper import Samples, map_batch
 
@@ -158,6 +158,16 @@ def test_whatever_user_code_raises_names_the_sample(row, make):
     with pytest.raises(SampleError, match=f"sample '{['first', 'second'][row]}': map\\(\\)") as caught:
         map_batch(samples, (function,), lambda nbytes: np.empty(nbytes, np.uint8))
     assert isinstance(caught.value.__cause__, RuntimeError | SystemExit | KeyboardInterrupt)
+
+
+def test_mapping_ends_between_two_samples_when_it_is_told_to():
+    seen = []
+    samples = Samples({"i": [0, 1, 2]}, 3, lambda: ["a", "b", "c"])
+    with pytest.raises(ClosedError, match="the loader is closed"):
+        map_batch(
+            samples, (lambda s: seen.append(s["i"]) or s,), lambda n: np.empty(n, np.uint8), lambda: len(seen) == 2
+        )
+    assert seen == [0, 1]
 
 
 @pytest.mark.parametrize("values", [("text", b"bytes"), (b"bytes", "text")])

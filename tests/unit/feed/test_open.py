@@ -8,7 +8,8 @@ from stoker.dataset.attach import IndexCache
 from stoker.dataset.describe import Dataset
 from stoker.dataset.index import IndexOptions, index
 from stoker.dataset.pack import PackOptions, pack
-from stoker.errors import DigestMismatch, SourceChanged
+from stoker.dataset.write import DatasetWriter
+from stoker.errors import ConfigError, DatasetError, DigestMismatch, EmptyDataset, SampleError, SourceChanged
 from stoker.feed.open import OrderWish, open_loader
 from stoker.feed.options import FeedOptions
 from stoker.store.local import LocalStore
@@ -87,3 +88,27 @@ def test_with_checksums_a_wrong_byte_stops_training(places, read):
     (places / "tree" / "1" / "004.txt").write_bytes(b"text 5 " * 4)
     with pytest.raises(DigestMismatch, match="field 'txt' of sample '1/004'"):
         read(Dataset(places / "tree", index=places / "at"))
+
+
+@pytest.mark.parametrize(
+    ("batch", "describe", "kind", "words"),
+    [
+        (1000, lambda d: d, EmptyDataset, "fewer than one global batch of 1000"),
+        (2, lambda d: d.fields("jpeg"), ConfigError, "no field 'jpeg'"),
+        (2, lambda d: d.fields("odd"), DatasetError, "have field 'odd'"),
+        (2, lambda d: d.fields("txt").decode({"txt": "json"}), SampleError, "is not JSON"),
+    ],
+)
+def test_what_is_wrong_with_a_data_set_names_its_place(tmp_path, ledger, batch, describe, kind, words):
+    with DatasetWriter(LocalStore(tmp_path / "set")) as writer:
+        for i in range(4):
+            writer.write(f"{i}", {"txt": b"{"} | ({"odd": b""} if i % 2 else {}))
+    wish = OrderWish(batch, 0, "window")
+    with (
+        pytest.raises(kind, match=words) as caught,
+        open_loader(
+            describe(Dataset(tmp_path / "set")), wish, layout=Layout(), options=FeedOptions(), ledger=ledger
+        ) as loader,
+    ):
+        next(iter(loader))
+    assert caught.value.where == str(tmp_path / "set")

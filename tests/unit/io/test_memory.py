@@ -11,7 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.errors import CapacityError, ClosedError, InternalError
-from stoker.io.memory import ALIGNMENT, Arena, Slab, Slot, align
+from stoker.io.memfd import anonymous_file
+from stoker.io.memory import (
+    ALIGNMENT,
+    Arena,
+    Slab,
+    Slot,
+    Window,
+    align,
+    apart_fd,
+    make_apart,
+    make_words,
+    map_words,
+    take_apart,
+)
 
 
 def address(array):
@@ -322,3 +335,97 @@ def test_a_slab_is_memory_that_stays():
 
 def test_a_slab_of_nothing_is_possible():
     assert Slab(0).view(0, 0).size == 0
+
+
+def test_a_window_shows_what_an_arena_over_the_same_memory_holds_and_tells_when_loans_die():
+    window = Window(1024)
+    arena = Arena(1024, os.dup(window.fd))
+    slot = arena.take(100)
+    arena.view(slot)[:] = 7
+    returned = []
+    loan = window.lend(slot, returned.append, 5)
+    assert bytes(loan) == b"\7" * 100
+    assert window.address <= loan.__array_interface__["data"][0] < window.address + 1024
+    row = loan[10:]
+    del loan
+    assert returned == []
+    del row
+    assert returned == [5]
+    arena.grow(1 << 20)
+    last = arena.take(1 << 19)
+    arena.view(last)[-1] = 9
+    window.grow(arena.size_bytes)
+    assert window.lend(last, returned.append, 6)[-1] == 9
+    window.close()
+    arena.close()
+
+
+def test_an_arena_over_memory_that_is_lent_already_claims_it_and_gives_no_byte_of_it_away():
+    window = Window(1024)
+    arena = Arena(1024, os.dup(window.fd))
+    held = [Slot(64, 100), Slot(512, 64), Slot(0, 0), Slot(960, 1)]
+    for slot in held:
+        arena.claim(slot)
+    assert arena.taken_bytes == 128 + 64 + 64 + 64
+    taken = []
+    while (slot := arena.take(64)) is not None:
+        taken.append(slot.offset)
+    assert taken == [*range(192, 512, 64), *range(576, 960, 64)]
+    with pytest.raises(InternalError, match="not free"):
+        arena.claim(Slot(64, 10))
+    for slot in held:
+        arena.give(slot)
+    assert arena.take(192) == Slot(0, 192)
+    window.close()
+    arena.close()
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 100_000])
+def test_memory_apart_is_passed_by_its_file_and_copied(nbytes):
+    memory = make_apart(nbytes)
+    memory[:] = 3
+    copy = take_apart(os.dup(apart_fd(memory)), nbytes)
+    memory[:] = 4
+    assert (copy.nbytes, bytes(copy)) == (nbytes, b"\3" * nbytes)
+    with pytest.raises(InternalError):
+        apart_fd(copy)
+    with pytest.raises(InternalError, match="are missing"):
+        take_apart(os.dup(apart_fd(memory)), 1 << 20)
+
+
+def test_words_are_seen_by_all_who_map_them():
+    fd = make_words("words", 4)
+    ours, theirs = map_words(fd, 4), map_words(fd, 4)
+    os.close(fd)
+    ours[2] = -5
+    assert theirs.tolist() == [0, 0, -5, 0]
+
+
+def test_an_anonymous_file_holds_what_it_is_given():
+    fd = anonymous_file("x", b"content" * 100_000)
+    assert os.pread(fd, 1 << 20, 0) == b"content" * 100_000
+    os.close(fd)
+
+
+class Watcher:
+    """Notes what it is told of a mapping."""
+
+    def __init__(self):
+        self.told = []
+
+    def mapped(self, address, size_bytes):
+        self.told.append((address, size_bytes))
+
+    def unmapping(self):
+        self.told.append("unmapping")
+
+
+def test_a_watcher_knows_at_any_time_where_the_arena_is_mapped():
+    arena, watcher = Arena(4096), Watcher()
+    arena.watch(watcher)
+    first = arena.address
+    arena.grow(8192)
+    second = arena.address
+    arena.close()
+    arena.close()
+    assert watcher.told == [(first, 4096), "unmapping", (second, 8192), "unmapping"]

@@ -6,9 +6,12 @@ import logging
 
 import pytest
 
-from stoker.errors import NewerFormat
+from stoker.errors import AccessDenied, NewerFormat, Unavailable
 from stoker.ledger import Ledger, LedgerIdentity, ledger_name
-from stoker.meter.find import find_snapshots
+from stoker.meter.find import find_far_snapshots, find_snapshots
+from stoker.store.memory import MemoryStore
+from stoker.testing import Fault, FaultStore, RecordingStore
+from stoker.values import Key
 
 
 def make(directory, rank=0, generation=1):
@@ -68,3 +71,57 @@ def test_a_ledger_that_vanishes_between_listing_and_reading_is_not_missed(tmp_pa
             return listed
 
     assert found(Directory()) == [(1, 0)]
+
+
+@pytest.fixture
+def far(tmp_path):
+    """The far tier of a run: two ledgers of an earlier start, and one that is at hand too."""
+    store = MemoryStore("far")
+    for rank, generation in ((0, 1), (1, 1), (0, 2)):
+        path = make(tmp_path / "gone", rank, generation)
+        store.write(Key(f"ledger/{path.name}"), path.read_bytes())
+    store.write(Key("ledger/notes"), b"")
+    store.write(Key("step-1/rank-00000.g0009.ledger"), b"")
+    return store
+
+
+def test_of_the_far_tier_only_ledgers_that_are_not_at_hand_are_read(far, tmp_path):
+    make(tmp_path / "node", 0, 2)
+    at_hand = find_snapshots(tmp_path / "node")
+    asked = []
+
+    class Asked(RecordingStore):
+        def read(self, key, *span):
+            asked.append(key)
+            return self.inner.read(key, *span)
+
+    found = find_far_snapshots(Asked(far), at_hand)
+    assert sorted((s.identity.generation, s.identity.rank) for s in found) == [(1, 0), (1, 1)]
+    assert sorted(asked) == ["ledger/rank-00000.g0001.ledger", "ledger/rank-00001.g0001.ledger"]
+    assert find_far_snapshots(None, at_hand) == []
+
+
+def test_damage_in_the_far_tier_is_passed_over_and_a_newer_format_is_not(far, caplog):
+    far.write(Key("ledger/rank-00001.g0001.ledger"), b"x" * 1000)
+    with caplog.at_level(logging.WARNING, logger="stoker.meter"):
+        assert len(find_far_snapshots(MemoryStore("far", far.contents), [])) == 2
+    assert "rank-00001.g0001.ledger" in caplog.text
+    image = bytearray(far.read(Key("ledger/rank-00000.g0001.ledger")))
+    image[8] = 9
+    far.write(Key("ledger/rank-00000.g0001.ledger"), image)
+    with pytest.raises(NewerFormat):
+        find_far_snapshots(far, [])
+
+
+@pytest.mark.parametrize("error", [Unavailable("away"), AccessDenied("not yours")], ids=str)
+@pytest.mark.parametrize("what", ["list", "read"])
+def test_a_far_tier_that_cannot_be_reached_is_said_and_is_an_error_only_if_nothing_else_is_there(
+    far, tmp_path, caplog, error, what
+):
+    make(tmp_path / "node", 0, 3)
+    at_hand = find_snapshots(tmp_path / "node")
+    with caplog.at_level(logging.WARNING, logger="stoker.meter"):
+        assert find_far_snapshots(FaultStore(MemoryStore("far", far.contents), [Fault(what, error)]), at_hand) == []
+    assert "far tier are not in the report" in caplog.text
+    with pytest.raises(type(error)):
+        find_far_snapshots(FaultStore(far, [Fault(what, error)]), [])

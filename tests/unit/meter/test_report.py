@@ -12,7 +12,7 @@ import pytest
 
 from stoker.errors import ConfigError, NotFound
 from stoker.meter import report as room
-from stoker.meter.report import Report, build_report
+from stoker.meter.report import DrainPart, Report, build_report
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "report.md"
 S = 1_000_000_000
@@ -95,6 +95,20 @@ def test_checkpoints_are_counted_once_a_step_and_their_bytes_over_ranks(run):
     assert saves.verified is True
 
 
+def test_drains_are_summed_over_starts_and_what_is_on_the_way_is_that_of_the_last(script):
+    first = script(generation=1).step(0).add(drained_steps=2, drained_bytes=2000, drain_ns=3 * 10**9, drain_backlog=1)
+    second = (
+        script(generation=2)
+        .step(1)
+        .add(drained_steps=1, drained_bytes=500, drain_ns=10**9, drain_backlog=2, drains_failed=1, drains_overtaken=3)
+    )
+    report = build_report([first.read(), second.read()])
+    assert report.drain == DrainPart(steps=3, failed=1, overtaken=3, backlog=2, bytes=2500, seconds=4.0)
+    assert "3 steps reached the far tier, 2.4 KiB in 4.0 s, 2 on the way, 3 overtaken, 1 failed" in str(report)
+    assert "drains" not in str(build_report([script().step(0).read()]))
+    assert report.metrics["stoker_drain_backlog_steps"] == 2
+
+
 def test_restored_bytes_that_nobody_checked_are_told(script):
     assert (
         build_report([script().add(restores=1, restored_bytes=10, verified_bytes=9).read()]).checkpoint.verified
@@ -106,12 +120,27 @@ def test_restored_bytes_that_nobody_checked_are_told(script):
 
 def test_the_slowest_rank_and_the_longest_waits_are_named(run):
     report = build_report(run)
-    assert (report.slowest_rank.rank, report.slowest_rank.cause) == (1, "fetch")
-    assert report.slowest_rank.wait_s == pytest.approx(2.08 - 0.89)
+    assert (report.slowest_rank.rank, report.slowest_rank.generation) == (1, 2)
+    assert report.slowest_rank.wait_s == pytest.approx(0.2 + 0.05 + 0.1 + 0.04)
+    assert report.slowest_rank.cause == "fetch"
     longest = report.longest_waits
     assert [(p.rank, p.generation, p.step) for p in longest] == [(0, 1, 0), (1, 1, 0), (1, 1, 1), (0, 2, 3), (1, 2, 3)]
     assert longest[0].wait_s == pytest.approx(0.4)
     assert {p.cause for p in longest} == {"fetch"}
+
+
+def test_ranks_are_compared_within_the_newest_start_alone(script):
+    long_ago = script(rank=0, world=1, generation=1).step(0, fetch=9000).compute(1)
+    now = [script(rank=r, world=2, generation=2).step(0, fetch=10 + r).compute(1) for r in (0, 1)]
+    slowest = build_report([s.read() for s in (long_ago, *now)]).slowest_rank
+    assert (slowest.rank, slowest.generation, slowest.wait_s) == (1, 2, pytest.approx(0.011))
+    assert build_report([long_ago.read(), now[1].read()]).slowest_rank is None  # of one rank there is no slowest
+
+
+def test_a_report_shows_itself_on_one_line(run, script):
+    shown = repr(build_report(run))
+    assert shown == "<Report of run 'run-42': 7 steps, 2.1 s waited, 63.4% of wait and compute; print() shows it>"
+    assert repr(build_report([script(run="").read()])).startswith("<Report of a run without a name: 0 steps")
 
 
 def test_the_wait_a_step_is_told_by_median_tail_and_maximum(script):
@@ -171,7 +200,7 @@ run run-42: 2 ranks on 2 hosts, 2 starts, 4.8 s by the clock
   first batch    waited 400 ms, 2.0 s of start-up before it was asked for (start 1, the slowest)
   checkpoints    2 saves, 2 committed, 19.5 KiB; blocked 40 ms (median), 120 ms (longest)
   restores       1 in 250 ms, 7.8 KiB read, 9.8 KiB checked against digests
-  slowest rank   rank 1: 1.2 s, most for fetch
+  slowest rank   1 of 2 in start 2: 390 ms, most for fetch
   longest waits  step 0 rank 0: 400 ms (fetch), step 0 rank 1: 400 ms (fetch), step 1 rank 1: 200 ms (fetch)
 Waits are host time: the training loop stood still in next() or save(). What the device idled is not in it."""
 

@@ -1,13 +1,17 @@
 """One of several writers wins: by the server's condition where it keeps one, else by looking again."""
 
 import logging
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from stoker.errors import AccessDenied, AlreadyExists, NotFound, TimedOut, Unavailable, UnsupportedError
-from stoker.store.conditional import PROBE_PREFIX, ConditionalPut
+from stoker.errors import AccessDenied, AlreadyExists, NotFound, Throttled, TimedOut, Unavailable, UnsupportedError
+from stoker.io.host import process_id
+from stoker.store.conditional import FOREIGN_PROBE_S, PROBE_DIR, ConditionalPut
 from stoker.store.object_bucket import Stored
 
 
@@ -21,6 +25,7 @@ class FakeBucket:
         self.keeps_tokens = keeps_tokens
         self.objects = {}
         self.requests = []
+        self.ages_s = {}
         self.fail_after = None  # an error that hides that a write was done
         self.fail_before = None
         self.lock = threading.Lock()
@@ -43,7 +48,7 @@ class FakeBucket:
         if self.condition == "unknown":
             raise UnsupportedError("501")
         self.requests.append("put_first")
-        probing = key.startswith(PROBE_PREFIX)
+        probing = key.startswith(PROBE_DIR)
         if not probing and self.fail_before:
             error, self.fail_before = self.fail_before, None
             raise error
@@ -60,8 +65,24 @@ class FakeBucket:
         with self.lock:
             self.objects.pop(name, None)
 
+    def list(self, directory):
+        self.requests.append("list")
+        now = datetime.now(UTC)
+        return [
+            {"path": name, "last_modified": now - timedelta(seconds=self.ages_s.get(name, 0))}
+            for name in list(self.objects)
+            if name.startswith(f"{directory}/")
+        ]
+
     def whole(self, name, key):
         yield self.objects[name][0]
+
+
+@pytest.fixture
+def dead_process():
+    """The name of a process that was there and is gone."""
+    script = "from stoker.io.host import process_id; print(process_id())"
+    return subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.strip()
 
 
 def make(bucket, sleep=lambda seconds: None):
@@ -126,9 +147,10 @@ def test_the_last_of_two_that_wrote_without_a_condition_wins_and_the_other_knows
     assert bucket.objects["pre/a"][0] == str(won[0]).encode()
 
 
-@pytest.mark.parametrize("error", [TimedOut("slow"), Unavailable("cut")])
-def test_a_writer_whose_answer_was_lost_learns_that_it_was_the_first(error):
-    bucket = FakeBucket()
+@pytest.mark.parametrize("keeps_tokens", [True, False])
+@pytest.mark.parametrize("error", [TimedOut("slow"), Unavailable("cut"), Throttled("503, and yet it was done")])
+def test_a_writer_whose_answer_was_lost_learns_that_it_was_the_first(error, keeps_tokens):
+    bucket = FakeBucket(keeps_tokens=keeps_tokens)
     first = make(bucket)
     bucket.fail_after = error
     with pytest.raises(type(error)):
@@ -147,6 +169,30 @@ def test_a_writer_whose_request_was_lost_and_came_second_is_told_so():
     second.write("pre/a", "a", b"same bytes")
     with pytest.raises(AlreadyExists):
         first.write("pre/a", "a", b"same bytes")
+
+
+@pytest.mark.parametrize("data", [b"other", b"different bytes"])
+def test_without_tokens_other_bytes_are_those_of_another_writer(data):
+    bucket = FakeBucket(keeps_tokens=False)
+    first = make(bucket)
+    bucket.fail_before = Unavailable("cut")
+    with pytest.raises(Unavailable):
+        first.write("pre/a", "a", b"bytes")
+    make(bucket).write("pre/a", "a", data)
+    with pytest.raises(AlreadyExists):
+        first.write("pre/a", "a", b"bytes")
+
+
+def test_an_object_that_is_deleted_before_its_writer_looks_is_written_again_by_the_next_try():
+    bucket = FakeBucket()
+    first = make(bucket)
+    bucket.fail_after = Unavailable("cut")
+    with pytest.raises(Unavailable):
+        first.write("pre/a", "a", b"1")
+    real, bucket.head = bucket.head, lambda name, key: bucket.delete(name, key) or real(name, key)
+    with pytest.raises(Unavailable, match="gone again"):
+        first.write("pre/a", "a", b"1")
+    assert first.write("pre/a", "a", b"1") == "etag"
 
 
 def test_another_thread_with_the_same_bytes_is_another_writer():
@@ -174,3 +220,46 @@ def test_a_probe_that_is_denied_is_an_error_and_tried_again():
     bucket.put_first = real
     assert first.write("pre/a", "a", b"1") == "etag"
     assert set(bucket.objects) == {"pre/a"}
+
+
+def test_what_a_killed_process_left_of_its_try_goes_and_what_others_are_at_stays(dead_process):
+    bucket = FakeBucket()
+    _, _, rest = process_id().partition("-")
+    left = {
+        "dead": f"pre/{PROBE_DIR}/{dead_process}-0123",
+        "alive": f"pre/{PROBE_DIR}/{process_id()}-0123",
+        "of another host": f"pre/{PROBE_DIR}/00000000-{rest}-0123",
+        "of another host, old": f"pre/{PROBE_DIR}/00000001-{rest}-0123",
+        "of another place": f"{PROBE_DIR}/{dead_process}-0123",
+    }
+    bucket.objects = dict.fromkeys(left.values(), (b"", None))
+    bucket.ages_s = {left["of another host, old"]: FOREIGN_PROBE_S + 60}
+    assert make(bucket).write("pre/a", "a", b"1") == "etag"
+    stays = {left[name] for name in ("alive", "of another host", "of another place")}
+    assert set(bucket.objects) == stays | {"pre/a"}
+
+
+def test_where_nothing_may_be_listed_the_condition_is_tried_nevertheless():
+    bucket = FakeBucket()
+
+    def denied(directory):
+        raise AccessDenied("no")
+
+    bucket.list = denied
+    assert make(bucket).write("pre/a", "a", b"1") == "etag"
+
+
+def test_a_try_whose_object_somebody_removed_is_made_again_and_never_taken_for_a_server_without_the_condition():
+    bucket = FakeBucket()
+    real, counted = bucket.put_first, []
+
+    def put_first(name, key, data, token):
+        counted.append(key)
+        if len(counted) == 3:
+            bucket.delete(name, key)
+        return real(name, key, data, token)
+
+    bucket.put_first = put_first
+    assert make(bucket).is_kept()
+    assert len(counted) == 6
+    assert len(set(counted)) == 2

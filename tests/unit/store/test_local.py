@@ -85,7 +85,7 @@ def test_a_store_is_made_at_once_or_by_the_first_write(tmp_path):
 def test_a_file_is_not_a_store(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     for create in (False, True):
-        with pytest.raises(StoreError, match="director") as caught:
+        with pytest.raises(StoreError, match="a file, where a folder is needed") as caught:
             LocalStore(tmp_path / "file", create=create)
         assert caught.value.where == str(tmp_path / "file")
         assert caught.value.hint
@@ -240,6 +240,17 @@ def test_a_short_read_is_continued(store, monkeypatch):
     store.read_into(KEY, 5, buffer)
     assert buffer == data[5:1005]
     assert store.read(KEY) == data
+
+
+def test_several_places_of_an_object_are_read_at_once_as_one_by_one(store):
+    store.write(KEY, bytes(range(100)))
+    buffers = [memoryview(bytearray(size)) for size in (10, 0, 3)]
+    store.read_each(KEY, [90, 7, 0], buffers)
+    assert [bytes(buffer) for buffer in buffers] == [bytes(range(90, 100)), b"", bytes(range(3))]
+    with pytest.raises(Truncated, match="ends at byte 100, wanted up to 101"):
+        store.read_each(KEY, [0, 91], [memoryview(bytearray(10)), memoryview(bytearray(10))])
+    with pytest.raises(NotFound):
+        store.read_each(Key("gone"), [0], [memoryview(bytearray(1))])
 
 
 def test_a_file_that_shrinks_while_it_is_read_is_truncated(store, monkeypatch):

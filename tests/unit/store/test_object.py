@@ -182,9 +182,9 @@ def test_a_profile_signs_and_one_that_the_caller_names_wins_over_the_environment
     (tmp_path / "credentials").write_text("[team]\naws_access_key_id = TEAM\naws_secret_access_key = s\n")
     files = {"AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "credentials"), "AWS_CONFIG_FILE": "/nonexistent"}
     server = canned(replies.whole(b"1"))
-    store_at(server, {**files, "AWS_PROFILE": "team"}, profile="team").read(KEY)
-    store_at(server, {**server.environ(), **files}, profile="team").read(KEY)
-    store_at(server, {**server.environ(), **files, "AWS_PROFILE": "team"}, profile="team").read(KEY)
+    store_at(server, {**files, "AWS_PROFILE": "team"}, profile="team").stat(KEY)
+    store_at(server, {**server.environ(), **files}, profile="team").stat(KEY)
+    store_at(server, {**server.environ(), **files, "AWS_PROFILE": "team"}, profile="team").stat(KEY)
     assert [signed_by(request)[0] for request in server.requests] == ["TEAM", "TEAM", "key"]
 
 
@@ -418,6 +418,18 @@ def test_a_large_write_at_once_goes_in_parts(store, monkeypatch):
     info = store.write(KEY, data)
     assert info == store.stat(KEY)
     assert store.read(KEY) == data.tobytes()
+
+
+def test_an_object_in_parts_carries_the_token_of_its_writer(object_server, store):
+    small = ObjectStore(store.url, replace(store.options, part_bytes=8 * MIB), environ=object_server.environ)
+    tokens = []
+    for size in (9 * MIB, 9 * MIB, 1):
+        with small.writer(KEY) as writer:
+            writer.write(bytes(size))
+            writer.commit()
+        tokens.append(writer._token)
+        assert small._bucket.head(small._base + KEY, KEY).token == tokens[-1]
+    assert len(set(tokens)) == 3
 
 
 BEGUN = b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>"

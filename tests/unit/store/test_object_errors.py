@@ -61,7 +61,8 @@ def open_at():
         (504, "", Unavailable),
         (501, "NotImplemented", UnsupportedError),
         (507, "InsufficientStorage", CapacityError),
-        (403, "QuotaExceeded", AccessDenied),
+        (403, "QuotaExceeded", CapacityError),  # as Ceph says it
+        (400, "XMinioAdminBucketQuotaExceeded", CapacityError),
     ],
 )
 def test_each_status_is_one_error_with_code_and_request(status, code, kind, canned, replies, open_at):

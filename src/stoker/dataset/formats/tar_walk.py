@@ -22,6 +22,7 @@ META_MAX_BYTES: Final = 1 * MIB  # of one pax header or long name: 4 KiB is the 
 META_HEADERS_MAX: Final = 16  # before one member
 WINDOW_MIN_BYTES: Final = 4 * KIB
 WINDOW_MAX_BYTES: Final = 1 * MIB
+_HEADERS_MIN: Final = 4  # in the largest window, or it is not worth its bytes
 _BYTES_PER_S: Final = 200 * MIB  # what reading on is taken to bring; a request costs the store's latency
 
 _ZEROS: Final = bytes(BLOCK_BYTES)
@@ -153,14 +154,16 @@ class TarWalk:
 class _Window:
     """The bytes around the last header. It doubles while headers stand close together, as those of small members do.
 
-    Two headers are close if reading what lies between takes less time than one more request.
+    Two headers are close if the largest window holds several such, and reading what lies between takes less time than
+    one more request. Of members that are larger only the headers are read, 4 KiB each.
     """
 
     def __init__(self, store: Store, info: ObjectInfo) -> None:
         self._store = store
         self._key: Key = info.key
         self._size = info.size_bytes
-        self._close_bytes = int(store.limits.latency_s * _BYTES_PER_S)
+        self._close_bytes = min(int(store.limits.latency_s * _BYTES_PER_S), WINDOW_MAX_BYTES // _HEADERS_MIN)
+        self._taken = 0  # where the last header ended
         self._length = WINDOW_MIN_BYTES
         self._start = 0
         self._data = b""
@@ -169,9 +172,10 @@ class _Window:
         """Bytes [at, at + count) of the object, which has them. Never asked for what lies before the last ones."""
         stop = self._start + len(self._data)
         if at + count > stop:
-            close = at - stop <= self._close_bytes
+            close = at - self._taken <= self._close_bytes
             self._length = min(self._length * 2, WINDOW_MAX_BYTES) if close else WINDOW_MIN_BYTES
             target = bytearray(min(max(self._length, count), self._size - at))
             self._store.read_into(self._key, at, target)
             self._start, self._data = at, bytes(target)
+        self._taken = at + count
         return self._data[at - self._start : at - self._start + count]

@@ -1,0 +1,343 @@
+"""The feeder in a process of its own: it makes batches and pushes them, in order, as they get ready.
+
+The main thread hears what the trainer says, and ends the process when the trainer is gone, whatever the other threads
+are doing then. Whatever thread makes the batch that comes next pushes it, as long as that needs no waiting: to hand it
+to another costs more than to send it. One more thread, stoker-push, says all the rest: it alone waits when the trainer
+does not listen.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Final, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.errors import InternalError
+from stoker.feed.batch import InReply
+from stoker.feed.page import PAGE_WORDS, Word
+from stoker.feed.placement import Placement, Work
+from stoker.feed.produce import Producer
+from stoker.feed.travel import Fed, Hello, State, unpack_hello
+from stoker.feed.wire import (
+    NOWHERE,
+    Erred,
+    Failed,
+    FromTrainer,
+    Made,
+    MadeField,
+    Release,
+    Said,
+    Seek,
+    Wait,
+    decode_from_trainer,
+    encode,
+    tell_error,
+    tell_field,
+)
+from stoker.io.channel import Channel
+from stoker.io.child import enter
+from stoker.io.memory import Arena, Slot, apart_fd, make_apart, map_words
+
+_Message: TypeAlias = tuple[bytes, NDArray[np.uint8] | None]  # a batch, or an error; its memory if that is apart
+
+_OPENING_PAUSE_S: Final = 0.001  # between two looks at whether the data set is open
+
+
+@dataclass(frozen=True, slots=True)
+class _Loan:
+    """Memory that the trainer holds, or will when it reads on; `work` is None for what a predecessor lent."""
+
+    memory: NDArray[np.uint8]
+    work: Work | None
+
+
+class Server(Producer):
+    """Serves the trainer at the other end of `channel`."""
+
+    def __init__(self, channel: Channel, fed: Fed, hello: Hello, arena: Arena, page: NDArray[np.int64]) -> None:
+        placement = Placement(hello.prefetch_bytes, mapped=bool(fed.spec.mappers), arena=arena, apart=make_apart)
+        super().__init__(fed.opened, fed.batches, fed.spec, fed.options, hello.step_count, placement, fed.pattern)
+        self._channel = channel
+        self._page = page
+        self._counted = hello.state.counted
+        self._next_loan = hello.state.first_loan
+        self._loans = _claim(arena, hello.state)
+        self._number = 0
+        self._cursor: int | None = None  # the step that is pushed next
+        self._pushed_count = 0
+        self._outbox: SimpleQueue[bytes | None] = SimpleQueue()  # what to say; None: look for what is made
+        self._unsent: _Message | None = None  # what it did not take
+        self._held_up = False  # the trainer did not listen: stoker-push pushes until it has caught up
+        logging.getLogger().addHandler(_Forward(channel, self._outbox))
+
+    def serve(self, heard: Sequence[FromTrainer]) -> None:
+        """Answer until the other side is gone; `heard` came before."""
+        threading.Thread(target=self._push_all, name="stoker-push", daemon=True).start()
+        self._page[Word.OPENED] = 1
+        for message in heard:
+            self._hear(message)
+        while True:
+            found = self._channel.receive(self._left_s())
+            if found is None:
+                self._time_out()
+            else:
+                self._hear(decode_from_trainer(found[0]))
+
+    def _hear(self, message: FromTrainer) -> None:
+        if isinstance(message, Release):
+            self._release(message.loans)
+        elif isinstance(message, Seek):
+            self._seek(message)
+        elif isinstance(message, Wait):
+            with self._changed:
+                if message.number == self._number and message.step == self._cursor and not self._is_made(message.step):
+                    self._demand(message.step, message.since_ns)
+
+    def _seek(self, seek: Seek) -> None:
+        kept = set(seek.kept)
+        with self._changed:
+            for number in [number for number in self._loans if number not in kept]:
+                work = self._loans.pop(number).work
+                if work is None:
+                    continue
+                if work.step < seek.step or work.step in self._works:
+                    self._placement.give_back(work)
+                else:
+                    self._works[work.step] = work  # it was pushed, but is not taken: it will be once more
+            self._number, self._cursor, self._pushed_count = seek.number, seek.step, 0
+            self._demand(seek.step, seek.since_ns)
+            self._publish()
+            self._push_made()
+
+    def _demand(self, step: int, since_ns: int) -> None:
+        try:
+            self._ask(step, since_ns)
+        except InternalError as error:  # the planner has ended
+            self._errors[step] = error
+            self._push_made()
+
+    def _release(self, numbers: Sequence[int]) -> None:
+        with self._changed:
+            for number in numbers:
+                loan = self._loans.pop(number, None)
+                if loan is not None and loan.work is not None:
+                    self._placement.hand_over(loan.work)
+                    loan.work.reply = None
+                del loan  # the last reference: the slot returns
+            self._publish()
+
+    def _left_s(self) -> float | None:
+        with self._changed:
+            if self._asked is None:
+                return None
+            return max(0.0, self._asked_ns / 1e9 + self._options.deadline_s - time.perf_counter())
+
+    def _time_out(self) -> None:
+        with self._changed:
+            step = self._asked
+            if step is None or self._left_s():
+                return
+            if self._is_made(step):
+                self._asked = None  # it is only a matter of the trainer's reading it
+                return
+            error = self._timed_out(step, self._works.get(step))
+            self._asked = self._cursor = None
+        self._outbox.put(encode(Erred(self._number, step, tell_error(error))))
+
+    def _tell_made(self, step: int) -> None:
+        if step == self._cursor:
+            self._push_made()
+
+    # Saying.
+
+    def _push_made(self) -> None:
+        """Push what comes next and is made, without waiting; with the lock held."""
+        if self._held_up:
+            return
+        if not self._outbox.empty():  # what was said before comes first
+            self._held_up = True
+            self._outbox.put(None)
+            return
+        try:
+            while (found := self._next_message()) is not None:
+                if not self._send(found, timeout_s=0):
+                    self._held_up = True
+                    self._unsent = found
+                    self._outbox.put(None)
+                    return
+        except EOFError:
+            os._exit(0)
+
+    def _push_all(self) -> None:
+        try:
+            while True:
+                message = self._outbox.get()
+                if message is not None:
+                    self._channel.send(message)
+                    continue
+                while (found := self._next_held_up()) is not None:
+                    self._send(found)
+        except EOFError:
+            os._exit(0)
+
+    def _send(self, message: _Message, timeout_s: float | None = None) -> bool:
+        data, memory = message
+        return self._channel.send(data, [apart_fd(memory)] if memory is not None and memory.nbytes else [], timeout_s)
+
+    def _next_held_up(self) -> _Message | None:
+        """What is to be pushed next, in the thread that may wait; None when it has caught up."""
+        with self._changed:
+            found, self._unsent = self._unsent, None
+            found = found or self._next_message()
+            self._held_up = found is not None
+            return found
+
+    def _next_message(self) -> _Message | None:
+        """The batch, or the error, that comes next; None if it is not made yet."""
+        step = self._cursor
+        if step is None or not self._is_made(step):
+            return None
+        if self._asked == step:
+            self._asked = None
+        error = self._errors.pop(step, None)
+        if error is not None:
+            self._cursor = None
+            return encode(Erred(self._number, step, tell_error(error))), None
+        message = self._take(step)
+        self._publish()
+        return message
+
+    def _take(self, step: int) -> _Message:
+        """The message of a batch that is made, and its memory if that is apart."""
+        work = self._works.pop(step)
+        reply = work.reply
+        assert reply is not None
+        loan, self._next_loan = self._next_loan, self._next_loan + 1
+        self._loans[loan] = _Loan(reply.memory, work)
+        self._cursor = step + 1 if step + 1 < self._step_count else None
+        self._next = step + 1
+        self._pushed_count += 1
+        timing, keys = reply.timing, reply.sample_keys
+        assert isinstance(keys.place, InReply)
+        assert keys.row_offsets is not None
+        made = Made(
+            number=self._number,
+            loan=loan,
+            step=step,
+            epoch=reply.epoch,
+            offset=NOWHERE if work.slot is None else work.slot.offset,
+            memory_bytes=reply.memory.nbytes,
+            arena_bytes=self._arena.size_bytes,
+            nbytes=reply.nbytes,
+            times=(timing.planned_ns, timing.fetched_ns, timing.decoded_ns, timing.mapped_ns),
+            valid=reply.valid.tobytes(),
+            keys=keys.place.values,
+            key_offsets=keys.row_offsets.tobytes(),
+            fields=self._tell_fields(work),
+        )
+        return encode(made), reply.memory if work.slot is None else None
+
+    def _tell_fields(self, work: Work) -> list[MadeField]:
+        if self._spec.mappers:
+            return [tell_field(field, None) for field in work.fields]
+        plan = work.plan
+        columns = zip(work.fields, plan.field_starts, plan.row_offsets, self._spec.decoders, strict=True)
+        return [tell_field(field, (start, rows, decoder)) for field, start, rows, decoder in columns]
+
+    def _publish(self) -> None:
+        """Bring the shared page up to date; with the lock held."""
+        page, pool = self._page, self._stages.pool
+        reads, bytes_read, copied = self._counted
+        taken = self._arena.taken_bytes
+        page[Word.READS] = reads + pool.read_count
+        page[Word.BYTES_READ] = bytes_read + pool.read_bytes
+        page[Word.COPIED] = copied + self._placement.copied_count
+        page[Word.TAKEN] = taken
+        page[Word.PEAK] = max(int(page[Word.PEAK]), taken - int(page[Word.LENT]))
+        page[Word.READY] = self._ready_count()
+        page[Word.PUSHED] = self._pushed_count
+        gathering = self._stages.gather_stats()
+        page[Word.GATHERED] = gathering["gather_bytes"]
+        page[Word.NEEDED] = gathering["gather_needed_bytes"]
+        page[Word.AGAIN] = gathering["read_again"]
+
+
+def _claim(arena: Arena, state: State) -> dict[int, _Loan]:
+    """Take what is lent already where it lies."""
+    loans = {}
+    for number, offset, nbytes in state.loans:
+        slot = Slot(offset, nbytes)
+        arena.claim(slot)
+        loans[number] = _Loan(arena.lend(slot), None)
+    return loans
+
+
+class _Forward(logging.Handler):
+    """Log records go to the trainer, which knows where they belong, and before the batch that they were said of. Takes
+    no lock of the feeder's, and never waits.
+    """
+
+    def __init__(self, channel: Channel, outbox: SimpleQueue[bytes | None]) -> None:
+        super().__init__()
+        self._channel = channel
+        self._outbox = outbox
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass a record on, as text."""
+        message = encode(Said(record.name, record.levelno, self.format(record)))
+        with suppress(EOFError):  # then this process is about to end
+            if not self._outbox.empty() or not self._channel.send(message, timeout_s=0):
+                self._outbox.put(message)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve the trainer that started this process; returns never."""
+    channel = enter(arguments)
+    try:
+        _serve(channel)
+    except EOFError:
+        os._exit(0)
+
+
+def _serve(channel: Channel) -> None:
+    found = channel.receive(None)
+    assert found is not None
+    hello = msgspec.msgpack.decode(found[0], type=Hello)
+    arena_fd, page_fd = found[1]
+    logging.getLogger().setLevel(hello.state.log_levels[0])
+    logging.getLogger("stoker").setLevel(hello.state.log_levels[1])
+    opened: SimpleQueue[Fed | BaseException] = SimpleQueue()
+    threading.Thread(target=partial(_open, hello, opened), name="stoker-open", daemon=True).start()
+    heard: list[FromTrainer] = []
+    while True:
+        try:
+            fed = opened.get_nowait()
+            break
+        except Empty:
+            found = channel.receive(_OPENING_PAUSE_S)
+            if found is not None:
+                heard.append(decode_from_trainer(found[0]))
+    if isinstance(fed, BaseException):
+        channel.send(encode(Failed(tell_error(fed))))
+        while True:
+            channel.receive(None)  # until the trainer has heard it
+    arena = Arena(hello.state.arena_bytes, arena_fd)
+    Server(channel, fed, hello, arena, map_words(page_fd, PAGE_WORDS)).serve(heard)
+
+
+def _open(hello: Hello, opened: SimpleQueue[Fed | BaseException]) -> None:
+    try:
+        opened.put(unpack_hello(hello))
+    except BaseException as error:  # noqa: BLE001  thread boundary: told to the trainer
+        opened.put(error)

@@ -1,0 +1,203 @@
+"""What a feeder in another process must know, as bytes: the data set, the order, the options, the user's functions."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any, Final, get_type_hints
+
+import msgspec
+
+from stoker.dataset.describe import Dataset
+from stoker.dataset.open import OpenDataset, open_dataset
+from stoker.dataset.order import Order, OrderedBatch, Recipe
+from stoker.dataset.readable import Readable
+from stoker.errors import ConfigError, SourceChanged
+from stoker.feed.decode import DECODERS
+from stoker.feed.gather import Pattern, pattern_of
+from stoker.feed.options import FeedOptions
+from stoker.feed.plan import FeedSpec, Mapper, choose_fields
+from stoker.store.base import Store
+from stoker.store.local import LocalStore
+from stoker.store.open import open_store
+from stoker.values import Layout
+
+_PLACES: Final = frozenset({"source", "index"})  # told as `data` and `tables`: where the trainer found them
+_FUNCTIONS: Final = "mappers"
+
+
+class Hello(msgspec.Struct, array_like=True, kw_only=True):
+    """Everything that one feeder of a loader must know; `state` is of this start alone."""
+
+    data: str
+    tables: str
+    digest: str
+    dataset: dict[str, Any]
+    functions: list[bytes]
+    recipe: tuple[int, int, Any, int]
+    rank: tuple[int, int]
+    step_count: int
+    prefetch_bytes: int
+    gather_bytes: int
+    threads: int
+    deadline_s: float
+    patience_s: float
+    paths: list[str]
+    state: State
+
+
+class State(msgspec.Struct, array_like=True):
+    """Where a feeder takes over: the size of the arena, the loans in it (number, offset, bytes) that are still alive,
+    the first number for its own, and what its predecessors counted: reads, bytes read, batches copied.
+    """
+
+    arena_bytes: int
+    loans: list[tuple[int, int, int]]
+    first_loan: int
+    counted: tuple[int, int, int]
+    log_levels: tuple[int, int]
+
+
+def pack_hello(
+    dataset: Dataset, opened: Readable, order: Order, layout: Layout, options: FeedOptions, step_count: int
+) -> Hello:
+    """Describe what is to be fed. Functions travel by the name they are imported by; nested ones, lambdas and those of
+    the main module or a notebook by value, with a copy of what they refer to. Raises ConfigError for a function that
+    cannot travel, naming it and why.
+    """
+    recipe = order.recipe
+    plain = {
+        each.name: msgspec.to_builtins(getattr(dataset, each.name))
+        for each in fields(dataset)
+        if each.name not in _PLACES and each.name != _FUNCTIONS
+    }
+    return Hello(
+        data=_absolute(dataset.source) if dataset.windows is not None else opened.store.url,
+        tables=opened.tables.url if isinstance(opened, OpenDataset) else "",
+        digest=opened.manifest.digest,
+        dataset=plain,
+        functions=[_pack_function(mapper) for mapper in dataset.mappers],
+        recipe=(recipe.seed, recipe.global_batch_size, recipe.shuffle, recipe.window),
+        rank=(layout.dp_rank, layout.dp_size),
+        step_count=step_count,
+        prefetch_bytes=options.prefetch_bytes,
+        gather_bytes=options.gather_bytes,
+        threads=options.threads,
+        deadline_s=options.deadline_s,
+        patience_s=options.patience_s,
+        paths=[os.path.abspath(path) for path in sys.path],  # noqa: PTH100  "" is here
+        state=State(options.prefetch_bytes, [], 0, (0, 0, 0), (0, 0)),
+    )
+
+
+def _absolute(source: object) -> str:
+    """A name that means the same in another working directory; patterns stay what they are."""
+    place = os.fspath(source) if isinstance(source, str | os.PathLike) else ""
+    return place if "://" in place else os.path.abspath(place)  # noqa: PTH100  links stay
+
+
+def _pack_function(function: Mapper) -> bytes:
+    import cloudpickle  # noqa: PLC0415  only where there is a function
+
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    try:
+        if module is None or _is_found(module.__name__):
+            return bytes(cloudpickle.dumps(function))
+        cloudpickle.register_pickle_by_value(module)
+        try:
+            return bytes(cloudpickle.dumps(function))
+        finally:
+            cloudpickle.unregister_pickle_by_value(module)
+    except Exception as error:  # user code: objects say in any way that they cannot be pickled
+        name = getattr(function, "__qualname__", type(function).__name__)
+        raise ConfigError(
+            f"map function {name!r} cannot travel to the process that makes batches: {type(error).__name__}: {error}",
+            hint='let it open what it needs when it is called; or feeder="inline" runs it in this process',
+        ) from error
+
+
+def _is_found(name: str) -> bool:
+    """Whether another process would find a module by its name: this one may have it from elsewhere."""
+    top = name.partition(".")[0]
+    return any(finder.find_spec(top, None) is not None for finder in sys.meta_path)
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """What a feeder works with."""
+
+    opened: Readable
+    batches: Callable[[int], OrderedBatch]
+    pattern: Pattern
+    spec: FeedSpec
+    options: FeedOptions
+
+
+def unpack_hello(hello: Hello) -> Fed:
+    """Open what is described. Raises SourceChanged if it is not what the trainer opened, ConfigError for a function
+    that cannot be loaded here, and what `open_dataset` raises.
+    """
+    sys.path[:] = hello.paths
+    hints = get_type_hints(Dataset)
+    plain = {name: msgspec.convert(value, hints[name]) for name, value in hello.dataset.items()}
+    dataset = Dataset(hello.data, **plain, mappers=tuple(map(_unpack_function, hello.functions)))
+    opened = _open_data(hello, dataset)
+    if opened.manifest.digest != hello.digest:
+        raise SourceChanged(
+            "the data set was written anew between its opening by the trainer and by its feeder",
+            where=opened.store.url,
+            hint="make the loader again",
+        )
+    seed, batch_size, shuffle, window = hello.recipe
+    recipe = Recipe(seed=seed, global_batch_size=batch_size, shuffle=shuffle, window=window)
+    blocks, manifest = opened.blocks.sample_count, opened.manifest
+    order = Order(blocks, recipe, block_bytes=manifest.block_bytes, manifest_digest=manifest.digest)
+    layout = Layout(*hello.rank)
+    return Fed(
+        opened=opened,
+        batches=partial(share, order, layout),
+        pattern=pattern_of(order, layout),
+        spec=choose_fields(dataset, manifest, tuple(DECODERS)),
+        options=FeedOptions(
+            prefetch_bytes=hello.prefetch_bytes,
+            gather_bytes=hello.gather_bytes,
+            threads=hello.threads,
+            deadline_s=hello.deadline_s,
+            patience_s=hello.patience_s,
+        ),
+    )
+
+
+def _open_data(hello: Hello, dataset: Dataset) -> Readable:
+    if dataset.windows is not None:
+        from stoker.dataset.tokens import open_tokens  # noqa: PLC0415  not for every data set
+
+        return open_tokens(hello.data, dataset.windows, ExitStack())  # the store is open as long as this process
+    tables = _open_place(hello.tables)
+    return open_dataset(tables, tables if hello.data == hello.tables else _open_place(hello.data))
+
+
+def _open_place(place: str) -> Store:
+    return LocalStore(place) if place.startswith("/") else open_store(place)
+
+
+def _unpack_function(packed: bytes) -> Mapper:
+    import cloudpickle  # noqa: PLC0415  only where there is a function
+
+    try:
+        function: Mapper = cloudpickle.loads(packed)
+    except Exception as error:  # user code: its modules are imported here
+        raise ConfigError(
+            f"a map function cannot be loaded in the process that makes batches: {type(error).__name__}: {error}",
+            hint='its module must be importable there; or feeder="inline" runs it in the trainer',
+        ) from error
+    return function
+
+
+def share(order: Order, layout: Layout, step: int) -> OrderedBatch:
+    """What a rank reads of a global batch."""
+    return order.rank_batch(step, layout.dp_rank, layout.dp_size)

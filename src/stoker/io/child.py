@@ -1,0 +1,248 @@
+"""Child processes: another interpreter that runs a module of stoker, at the other end of a channel.
+
+No fork of this process, no multiprocessing, nothing of the user's main module. The child has a process group of its
+own, so that Ctrl-C in a terminal does not reach it; it ends when its channel does. What it writes to stderr is shown as
+ever, and its last words are kept for the error that tells of its end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import faulthandler
+import io
+import os
+import select
+import signal
+import site
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, TextIO
+
+from stoker.errors import CapacityError, InternalError, StokerError, UnsupportedError
+from stoker.io.channel import Channel
+from stoker.io.memfd import anonymous_file
+
+_WORDS_MAX_BYTES: Final = 64 << 10
+_SHOWN_MAX_CHARACTERS: Final = 600
+_LEAVE_S: Final = 1.0
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class Child:
+    """A running child; made by `start`. Attributes: `pid`, and `channel`, our end."""
+
+    def __init__(self, process: subprocess.Popen[bytes], channel: Channel, words_fd: int) -> None:
+        self.pid = process.pid
+        self.channel = channel
+        self._process = process
+        _running[process.pid] = process
+        self._words_fd = words_fd
+
+    @classmethod
+    def start(cls, module: str, *, dies_with_thread: bool = False) -> Child:
+        """Start `python -m module`, which calls `enter` first.
+
+        With `dies_with_thread` the kernel kills it when the thread that started it ends: right for the main thread
+        alone. Raises UnsupportedError where there is no interpreter to start, CapacityError if the system refuses.
+        """
+        _reap()
+        if not sys.executable or getattr(sys, "frozen", False):
+            raise UnsupportedError(
+                "there is no Python interpreter to start a child process with",
+                where=f"sys.executable is {sys.executable!r}",
+                hint="a program that is frozen, or holds the interpreter in itself, must do without",
+            )
+        channel, theirs = Channel.pair()
+        words_fd = anonymous_file("stoker-stderr")
+        with contextlib.ExitStack() as stack:
+            stack.callback(theirs.close)
+            passed = [theirs.fileno()]
+            with contextlib.suppress(OSError):  # a process may be without a stderr
+                passed.append(os.dup(2))
+                stack.callback(os.close, passed[-1])
+            parent = os.getpid() if dies_with_thread else 0
+            command = [sys.executable, "-P", "-m", module, *map(str, (parent, *passed))]
+            try:
+                process = subprocess.Popen(  # noqa: S603  our own interpreter and module
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stderr=words_fd,
+                    pass_fds=passed,
+                    process_group=0,
+                    env=_environment(),
+                )
+            except OSError as error:
+                channel.close()
+                os.close(words_fd)
+                raise _not_started(error) from error
+        return cls(process, channel, words_fd)
+
+    def is_stopped(self) -> bool:
+        """Whether it was stopped by a signal and does nothing until it is continued."""
+        with contextlib.suppress(OSError):
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+        return False
+
+    def end(self, timeout_s: float) -> str:
+        """Tell it to end, wait, and kill it if it has not ended after `timeout_s`; returns how it ended. What it sent
+        before can still be received. Idempotent.
+        """
+        self.channel.shut()
+        if not self._wait(timeout_s):
+            self._process.kill()
+            self._process.wait()
+        _reap()
+        code = self._process.returncode
+        if code >= 0:
+            return f"exit code {code}"
+        with contextlib.suppress(ValueError):
+            return signal.Signals(-code).name
+        return f"signal {-code}"
+
+    def close(self) -> None:
+        """Let go of the channel, in which no thread may be, and of the last words. Idempotent.
+
+        One that was not ended is told so, and is then on its own. Takes no lock: a garbage collection may call it.
+        """
+        self.channel.shut()
+        self.channel.close()
+        if self._process.returncode is None:
+            _leaving.add(self.pid)
+        if self._words_fd >= 0:
+            os.close(self._words_fd)
+            self._words_fd = -1
+
+    def last_words(self) -> str:
+        """The end of what it wrote to stderr."""
+        if self._words_fd < 0:
+            return ""
+        size = os.fstat(self._words_fd).st_size
+        begin = max(0, size - 4 * _SHOWN_MAX_CHARACTERS)
+        text = os.pread(self._words_fd, size - begin, begin).decode(errors="replace").strip()
+        return text[-_SHOWN_MAX_CHARACTERS:]
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _wait(self, timeout_s: float) -> bool:
+        """Whether it has ended; a process descriptor tells at once, where the kernel has them."""
+        if self._process.poll() is not None:
+            return True
+        try:
+            fd = os.pidfd_open(self.pid)
+        except OSError:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout_s)
+            return self._process.returncode is not None
+        try:
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            poll.poll(timeout_s * 1000)
+        finally:
+            os.close(fd)
+        return self._process.poll() is not None
+
+
+_running: dict[int, subprocess.Popen[bytes]] = {}  # all that are not known to have ended; none is lost to a collection
+_leaving: set[int] = set()  # those among them whose channel is closed
+
+
+def _reap() -> None:
+    """Let the kernel forget the children that have ended."""
+    for pid, process in list(_running.items()):
+        if process.poll() is not None:
+            _running.pop(pid, None)
+            _leaving.discard(pid)
+
+
+@atexit.register
+def _reap_all() -> None:
+    """At the end of this process: those that were told to end do, or are killed; the others live on."""
+    for pid, process in _running.items():
+        if pid in _leaving:
+            try:
+                process.wait(_LEAVE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        elif process.poll() is None:
+            process.returncode = 0  # nobody here will wait for it: a Popen would complain of that
+
+
+def _not_started(error: OSError) -> StokerError:
+    what = f"cannot start a child process: {(error.strerror or str(error)).lower()}"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOEXEC, errno.ENOTDIR):
+        return UnsupportedError(what, where=sys.executable, hint="this process may not run its own interpreter")
+    return CapacityError(what, where=sys.executable, hint="raise the limit of processes (ulimit -u) or of memory")
+
+
+def _environment() -> dict[str, str]:
+    """The environment of a child: in it `import stoker` finds what this process runs, wherever that was found."""
+    environ = dict(os.environ)
+    root = str(Path(__file__).parents[2])
+    known = [*site.getsitepackages(), site.getusersitepackages()]
+    paths = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if root not in paths and root not in known:
+        environ["PYTHONPATH"] = os.pathsep.join([root, *paths])
+    return environ
+
+
+def enter(arguments: Sequence[str]) -> Channel:
+    """What a child does first: ignore Ctrl-C, keep its last words, and find its end of the channel."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it may write to a terminal that it is in the background of
+    try:
+        parent, fd, *stderr = map(int, arguments)
+        channel = Channel(socket.socket(fileno=fd))
+    except (ValueError, OSError) as error:
+        raise InternalError("this module is started by stoker itself, as a child process") from error
+    os.set_inheritable(fd, False)
+    if parent:
+        _die_with(parent)
+    if stderr:
+        words = os.dup(2)
+        os.dup2(stderr[0], 2)
+        os.close(stderr[0])
+        sys.stderr = _Words(sys.stderr, words)
+        faulthandler.enable(words)
+    return channel
+
+
+def _die_with(parent: int) -> None:
+    """Be killed when the thread that started this process ends, also if this one holds the interpreter lock then."""
+    import ctypes  # noqa: PLC0415  20 ms that no other process needs to spend
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+class _Words(io.TextIOBase):
+    """stderr, of which the last words are kept as well."""
+
+    def __init__(self, shown: TextIO, fd: int) -> None:
+        self._shown = shown
+        self._fd = fd
+        self._lock = threading.Lock()
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            if os.fstat(self._fd).st_size > _WORDS_MAX_BYTES:
+                os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, text.encode(errors="replace"), os.fstat(self._fd).st_size)
+        with contextlib.suppress(OSError):  # a terminal may be gone
+            self._shown.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._shown.flush()
+
+    def fileno(self) -> int:
+        return self._shown.fileno()

@@ -1,0 +1,103 @@
+"""Rows without checksums: how many are read at a time, and that each comes to its place."""
+
+import numpy as np
+import pytest
+
+from stoker.dataset.order import OrderedBatch
+from stoker.dataset.tokens import OpenTokens
+from stoker.dataset.windows import TokenWindows
+from stoker.feed.fetch import SampleReader
+from stoker.feed.plan import plan_batch
+from stoker.feed.rows import RowPace, RowReader
+from stoker.store.local import LocalStore
+from stoker.store.memory import MemoryStore
+from stoker.testing.stores import WrappedStore
+
+
+class Scattering(WrappedStore):
+    """Counts the reads that are done in one."""
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.parts = []
+
+    def read_each(self, key, starts, buffers):
+        self.parts.append((str(key), len(starts)))
+        self.inner.read_each(key, starts, buffers)
+
+
+@pytest.fixture
+def opened(tmp_path):
+    for name in "ab":
+        np.arange(400, dtype="<u4").tofile(tmp_path / f"{name}.bin")
+    store = Scattering(LocalStore(tmp_path))
+    return OpenTokens(store, TokenWindows(4, "uint32"), sorted(store.list(), key=lambda info: info.key))
+
+
+def pace_of(opened, joined=lambda _: None):
+    return RowPace(opened.store, opened.objects.keys, joined)
+
+
+def plan_of(opened, samples):
+    samples = np.array(samples)
+    return plan_batch(opened, OrderedBatch(0, 0, samples, np.ones(len(samples), np.bool_)), ("tokens",))
+
+
+def read(pace, opened, samples):
+    plan = plan_of(opened, samples)
+    memory = np.zeros(plan.nbytes, np.uint8)
+    reader = pace.reader(plan, memoryview(memory))
+    assert sum(reader(index) for index in range(len(reader))) == len(samples) * 16
+    return memory[: len(samples) * 16].view("<u4").reshape(len(samples), 4)
+
+
+def test_rows_of_one_file_are_joined_once_reads_were_quick(opened):
+    joined = []
+    pace = pace_of(opened, joined.append)
+    samples = [150, 3, 199, 0, 3, 100]
+    for quick in (False, True):
+        if quick:
+            pace.learn(1, 1e-6)
+        rows = read(pace, opened, samples)
+        assert rows[:, 0].tolist() == [s % 100 * 4 for s in samples]
+        if not quick:
+            assert opened.store.parts == [("a.bin", 1)] * 3 + [("b.bin", 1)] * 3
+            assert joined == []
+            pace = pace_of(opened, joined.append)
+    assert opened.store.parts[6:] == [("a.bin", 3), ("b.bin", 3)]
+    assert joined == [2, 2]
+
+
+def test_rows_of_a_slow_store_stay_reads_of_their_own(opened):
+    pace = pace_of(opened)
+    pace.learn(1, 0.001)
+    read(pace, opened, list(range(20)))
+    assert opened.store.parts == [("a.bin", 1)] * 20
+
+
+def test_when_files_turn_cold_rows_are_reads_of_their_own_from_the_next_batch_on(opened):
+    pace = pace_of(opened)
+    pace.learn(64, 64e-6)
+    pace.learn(64, 64 * 0.005)
+    read(pace, opened, list(range(20)))
+    assert opened.store.parts == [("a.bin", 1)] * 20
+
+
+def test_one_row_in_a_hundred_that_waits_leaves_the_others_joined(opened):
+    pace = pace_of(opened)
+    for _ in range(50):
+        pace.learn(100, 99 * 2e-6 + 0.001)
+    read(pace, opened, list(range(20)))
+    assert opened.store.parts == [("a.bin", 20)]
+
+
+def test_where_there_are_checksums_or_nothing_to_join_samples_are_read_one_by_one(opened, make_store, numbered):
+    from stoker.dataset.open import open_dataset
+
+    packed = open_dataset(make_store(numbered(4)))
+    plan = plan_batch(packed, OrderedBatch(0, 0, np.arange(4), np.ones(4, np.bool_)), ("bin",))
+    assert isinstance(pace_of(opened).reader(plan, memoryview(bytearray(plan.nbytes))), SampleReader)
+    plan = plan_of(opened, [0, 1])
+    memory = memoryview(bytearray(plan.nbytes))
+    assert isinstance(pace_of(opened).reader(plan, memory), RowReader)
+    assert isinstance(RowPace(MemoryStore("plain"), opened.objects.keys, print).reader(plan, memory), SampleReader)

@@ -1,0 +1,139 @@
+"""A feeder starts from wherever a trainer may have been started."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stoker.dataset.write import DatasetWriter
+from stoker.store.local import LocalStore
+
+# No main guard; a function of the main module; the working directory is not where stoker is.
+SCRIPT = """
+import os, sys
+import stoker
+
+def number(sample):
+    return {"n": int(bytes(sample["bin"]))}
+
+os.chdir("/")
+sys.path.insert(0, "/no/such/place")
+with stoker.open(nvme=NVME) as run:
+    data = run.loader(stoker.Dataset(DATA).map(number), global_batch_size=4, shuffle=False)
+    print(sum(int(batch["n"].sum()) for batch in data), data.stats().feeder)
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    with DatasetWriter(LocalStore(tmp_path / "data", create=True)) as writer:
+        for i in range(12):
+            writer.write(f"s{i:02d}", {"bin": b"%d" % i})
+    return f"DATA, NVME = {str(tmp_path / 'data')!r}, {str(tmp_path / 'nvme')!r}\n{SCRIPT}"
+
+
+def output(command, **options):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_from_a_script_without_a_main_guard(script, tmp_path):
+    (tmp_path / "train.py").write_text(script)
+    assert output([sys.executable, tmp_path / "train.py"]) == "66 child\n"
+
+
+def test_from_a_command_line(script):
+    assert output([sys.executable, "-c", script]) == "66 child\n"
+
+
+def test_from_stdin(script):
+    assert output([sys.executable, "-"], input=script) == "66 child\n"
+
+
+def test_from_a_module(script, tmp_path):
+    (tmp_path / "training").mkdir()
+    (tmp_path / "training" / "__init__.py").touch()
+    (tmp_path / "training" / "train.py").write_text(script)
+    assert output([sys.executable, "-m", "training.train"], cwd=tmp_path) == "66 child\n"
+
+
+def test_from_a_thread(script):
+    wrapped = (
+        f"import threading\nthread = threading.Thread(target=exec, args=({script!r}, {{'__name__': '__main__'}}))\n"
+    )
+    assert output([sys.executable, "-c", f"{wrapped}thread.start()\nthread.join()"]) == "66 child\n"
+
+
+def test_as_the_first_process_of_a_container(script):
+    unshare = shutil.which("unshare")
+    command = [unshare or "", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+    if unshare is None or subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no user namespaces here")
+    assert output([*command, sys.executable, "-c", f"{script}\nassert os.getpid() == 1"]) == "66 child\n"
+
+
+def test_a_trainer_that_closes_nothing_ends_at_once_and_says_nothing(script):
+    unclosed = script.split("with stoker.open")[0] + (
+        "run = stoker.open(nvme=NVME)\n"
+        "data = run.loader(DATA, global_batch_size=4)\n"
+        "batch = next(iter(data))\n"
+        "print(batch.step)\n"
+    )
+    begin = time.monotonic()
+    assert output([sys.executable, "-W", "error", "-c", unclosed]) == "0\n"
+    assert time.monotonic() - begin < 20
+
+
+def test_without_a_stderr(script):
+    closed = f"import os\nos.close(2)\n{script}"
+    assert output([sys.executable, "-c", closed]) == "66 child\n"
+
+
+def test_by_itself_it_says_what_it_is():
+    done = subprocess.run(
+        [sys.executable, "-m", "stoker.feed"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert "this module is started by stoker itself" in done.stderr
+
+
+def test_ctrl_c_ends_the_trainer_alone_and_the_feeder_with_it(script, tmp_path):
+    (tmp_path / "train.py").write_text(
+        script.split("with stoker.open")[0]
+        + """
+import time
+run = stoker.open(nvme=NVME)
+try:
+    with run:
+        data = run.loader(DATA, global_batch_size=4)
+        print(data._feeder._child.pid, flush=True)
+        batch = next(iter(data))
+        print("ready", flush=True)
+        time.sleep(30)
+except KeyboardInterrupt:
+    print("interrupted", batch.step, data.stats().ready_batches, flush=True)
+"""
+    )
+    # As a terminal does: the signal goes to the whole foreground group.
+    trainer = subprocess.Popen(
+        [sys.executable, tmp_path / "train.py"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    feeder = int(trainer.stdout.readline())
+    assert trainer.stdout.readline() == "ready\n"
+    os.killpg(trainer.pid, signal.SIGINT)
+    out, err = trainer.communicate(timeout=30)
+    assert (out, err, trainer.returncode) == ("interrupted 0 0\n", "", 0)
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{feeder}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

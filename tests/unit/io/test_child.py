@@ -1,0 +1,187 @@
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stoker.errors import InternalError, UnsupportedError
+from stoker.io import child as child_module
+from stoker.io.child import Child, enter
+
+# A module that answers: what it is told to do, it does.
+MODULE = """
+import os, sys, time, signal
+from stoker.io.child import enter
+
+def main():
+    channel = enter(sys.argv[1:])
+    try:
+        while True:
+            word = bytes(channel.receive(None)[0]).decode()
+            if word == "say":
+                print("some last words", file=sys.stderr)
+            elif word == "exit":
+                os._exit(7)
+            elif word == "crash":
+                os.abort()
+            elif word == "hang":
+                while True:
+                    time.sleep(1)
+            channel.send(repr((os.getpgid(0) == os.getpid(), os.getppid(), sys.stdin.read(), word,
+                               signal.getsignal(signal.SIGINT) is signal.SIG_IGN)).encode())
+    except EOFError:
+        os._exit(0)
+
+main()
+"""
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Start the module above; ended at the end."""
+    (tmp_path / "answering.py").write_text(MODULE)
+    paths = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    made = []
+
+    def start(**options):
+        made.append(Child.start("answering", **options))
+        return made[-1]
+
+    yield start
+    for child in made:
+        child.end(0)
+        child.close()
+
+
+def ask(child, word):
+    child.channel.send(word.encode())
+    return bytes(child.channel.receive(30)[0]).decode()
+
+
+@pytest.mark.parametrize("dies_with_thread", [False, True])
+def test_a_child_answers_in_a_group_of_its_own_without_stdin_and_deaf_to_ctrl_c(start, dies_with_thread):
+    child = start(dies_with_thread=dies_with_thread)
+    assert ask(child, "hello") == repr((True, os.getpid(), "", "hello", True))
+    os.kill(child.pid, signal.SIGINT)
+    assert "again" in ask(child, "again")
+
+
+def test_it_ends_when_it_is_told_and_is_no_zombie_then(start):
+    child = start()
+    ask(child, "hello")
+    begin = time.monotonic()
+    assert child.end(10) == "exit code 0"
+    assert child.end(10) == "exit code 0"
+    assert time.monotonic() - begin < 5
+    assert not Path(f"/proc/{child.pid}").exists()
+
+
+@pytest.mark.parametrize(("word", "how"), [("exit", "exit code 7"), ("crash", "SIGABRT")])
+def test_how_it_ended_is_told(start, word, how):
+    child = start()
+    child.channel.send(word.encode())
+    with pytest.raises(EOFError):
+        child.channel.receive(30)
+    assert child.end(10) == how
+
+
+def test_one_that_does_not_end_is_killed(start):
+    child = start()
+    child.channel.send(b"hang")
+    assert child.end(0.05) == "SIGKILL"
+
+
+def test_its_last_words_are_kept_and_shown(start, capfd):
+    child = start()
+    ask(child, "say")
+    child.end(10)
+    assert child.last_words() == "some last words"
+    assert capfd.readouterr().err == "some last words\n"
+    child.close()
+    assert child.last_words() == ""
+
+
+def test_of_a_module_that_cannot_be_loaded_the_last_words_say_why(start, tmp_path):
+    (tmp_path / "answering.py").write_text("import no_such_module")
+    child = start()
+    assert child.end(10) == "exit code 1"
+    assert child.last_words().endswith("No module named 'no_such_module'")
+
+
+def test_a_stopped_child_is_known_as_such(start):
+    child = start()
+    ask(child, "hello")
+    assert not child.is_stopped()
+    os.kill(child.pid, signal.SIGSTOP)
+    deadline = time.monotonic() + 10
+    while not child.is_stopped():
+        assert time.monotonic() < deadline
+    os.kill(child.pid, signal.SIGCONT)
+
+
+def test_one_that_is_let_go_ends_and_is_forgotten(start):
+    child = start()
+    ask(child, "hello")
+    child.close()
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{child.pid}").exists():
+        assert time.monotonic() < deadline
+        child_module._reap()
+        time.sleep(0.002)
+
+
+def test_without_process_descriptors_it_is_waited_for_all_the_same(start, monkeypatch):
+    def refuse(pid):
+        raise OSError
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    child = start()
+    ask(child, "hello")
+    assert child.end(10) == "exit code 0"
+
+
+@pytest.mark.parametrize("name", ["", None])
+def test_without_an_interpreter_it_is_refused(start, monkeypatch, name):
+    monkeypatch.setattr(sys, "executable", name)
+    with pytest.raises(UnsupportedError, match="no Python interpreter"):
+        start()
+
+
+def test_a_frozen_program_is_no_interpreter(start, monkeypatch):
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    with pytest.raises(UnsupportedError, match="no Python interpreter"):
+        start()
+
+
+def test_what_the_system_refuses_is_told(start, monkeypatch):
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  a count
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    with pytest.raises(UnsupportedError, match="cannot start a child process: no such file") as caught:
+        start()
+    assert caught.value.where == "/no/such/python"
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+@pytest.mark.parametrize("arguments", [[], ["x"], ["0", "987654"]])
+def test_a_module_started_by_hand_says_that_it_is_not_for_that(arguments):
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTTOU)}
+    try:
+        with pytest.raises(InternalError, match="started by stoker itself"):
+            enter(arguments)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_last_words_do_not_grow_without_end():
+    fd = child_module.anonymous_file("words")
+    with Path("/dev/null").open("w") as shown:
+        words = child_module._Words(shown, fd)
+        for number in range(3000):
+            print(f"line {number} {'x' * 60}", file=words)
+    assert os.fstat(fd).st_size <= child_module._WORDS_MAX_BYTES + 100
+    assert os.pread(fd, 1 << 20, 0).rstrip().endswith(b"line 2999 " + b"x" * 60)
+    os.close(fd)
