@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from stoker.doctor import check, gds, host, kinds, network
+from stoker.doctor import check, gds, gpu, host, kinds, network
 from stoker.doctor.finding import FindingId
 from stoker.doctor.subject import Subject
 
@@ -13,6 +13,7 @@ SUBJECTS: Final[tuple[Subject, ...]] = (
     gds.SUBJECT,
     network.SUBJECT,
     host.SUBJECT,
+    gpu.SUBJECT,
 )
 
 KINDS: Final = tuple(kind for subject in SUBJECTS for kind in subject.kinds)
