@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from stoker.doctor import check, gds, gpu, host, kinds, kubernetes, network
+from stoker.doctor import check, gds, gpu, host, kinds, kubernetes, network, own
 from stoker.doctor.finding import FindingId
 from stoker.doctor.subject import Subject
 
@@ -15,6 +15,7 @@ SUBJECTS: Final[tuple[Subject, ...]] = (
     host.SUBJECT,
     gpu.SUBJECT,
     kubernetes.SUBJECT,
+    own.SUBJECT,
 )
 
 KINDS: Final = tuple(kind for subject in SUBJECTS for kind in subject.kinds)
