@@ -21,7 +21,7 @@ FILES: Final = (
 )
 THROTTLED_RATIO: Final = 0.10
 SHMEM_RATIO: Final = 0.5
-_FLAT: Final = re.compile(r"^([a-z_]+) (\d{1,30})$")
+_FLAT: Final = re.compile(r"^([a-z0-9_.]+) (\d{1,30})$")
 _DEVICE: Final = re.compile(r"^\d+:\d+(?: |$)")
 
 

@@ -23,6 +23,7 @@ _NET: Final = "/sys/class/net"
 _SNMP: Final = "/proc/net/snmp"
 _GPUS: Final = "/proc/driver/nvidia/gpus"
 _TOPO: Final = ("nvidia-smi", "topo", "-m")
+_SOCKETS: Final = ("ss", "-tin", "state", "established")
 _FAST_MBPS: Final = 25_000
 _STANDARD_MTU: Final = 1500
 _NETWORK_FS: Final = ("nfs", "nfs4", "lustre", "ceph", "cifs", "smb3", "9p", "glusterfs", "beegfs", "wekafs")
@@ -121,12 +122,17 @@ def check_tcp(node: Node, _target: Target) -> list[Finding]:
     text = node.read(_SNMP)
     if isinstance(text, str):
         found += tcp.explain_snmp(text, _SNMP)
-    sockets = node.run(["ss", "-tin", "state", "established"])
-    if not isinstance(sockets, Missing):
-        # With a state asked for, ss leaves its column out.
-        lines = [f"ESTAB {line}" if re.match(r"\d", line) else line for line in sockets.stdout.splitlines()]
-        found += tcp.judge_connections(tcp.parse_ss("\n".join(lines)), "ss -tin state established")
-    return found
+    return found + tcp.judge_connections(read_connections(node), " ".join(_SOCKETS))
+
+
+def read_connections(node: Node) -> list[tcp.Connection]:
+    """The established connections of this network namespace; none where ss is not there."""
+    sockets = node.run(_SOCKETS)
+    if isinstance(sockets, Missing):
+        return []
+    # With a state asked for, ss leaves its column out.
+    lines = [f"ESTAB {line}" if re.match(r"\d", line) else line for line in sockets.stdout.splitlines()]
+    return tcp.parse_ss("\n".join(lines))
 
 
 def check_path(node: Node, target: Target) -> list[Finding]:
@@ -160,6 +166,12 @@ def _judge_mtu(node: Node, card: StorageCard) -> list[Finding]:
     line = Evidence(", ".join(f"{k} {v}" for k, v in values.items()), f"{_NET}/{card.netdev}")
     if mtu <= _STANDARD_MTU and speed is not None and speed >= _FAST_MBPS:
         return [ids.MTU.warn(card.netdev, f"a link of {speed / 1000:g} Gb/s with an MTU of {mtu}", line)]
+    narrow = [
+        (int(size), one) for one in read_connections(node) if one.peer == card.server and (size := one.number("pmtu"))
+    ]
+    if narrow and (least := min(narrow, key=lambda pair: pair[0]))[0] < mtu:
+        what = f"MTU {mtu}, but only {least[0]} on the way to {card.server}: the MTUs do not fit"
+        return [ids.MTU.warn(card.netdev, what, line, Evidence(least[1].lines[1], " ".join(_SOCKETS)))]
     rate = f", {speed / 1000:g} Gb/s" if speed and speed > 0 else ""
     return [ids.MTU.info(card.netdev, f"MTU {mtu}{rate}", line)]
 

@@ -31,6 +31,7 @@ _WAITING: Final = ("init", "initialize", "initializing", "armed")
 _PORT_FILE: Final = re.compile(r"/infiniband/([^/]+)/ports/(\d{1,4})/(.+)$")
 _LINK_LINE: Final = re.compile(r"^\s*(?:\d+/\d+:\s*|link )(\S+)/(\d+):?\s.*?state (\S+)(?:.*?physical_state (\S+))?")
 _FULL_LANES: Final = 4
+_HALF_LANES: Final = 2
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,8 @@ def judge_ports(ports: Sequence[Port], source: str) -> list[Finding]:
     found: list[Finding] = []
     for port in ports:
         found.append(_judge_state(port, Evidence(port.line, source)))
-        if port.is_active and port.lanes is not None and port.lanes < _FULL_LANES:
-            what = f"runs {port.lanes}X, with fewer than {_FULL_LANES} lanes"
-            found.append(ids.RDMA_RATE.warn(port.name, what, Evidence(port.line, source)))
+        if port.is_active and port.layer != "Ethernet" and port.lanes is not None and port.lanes < _FULL_LANES:
+            found.append(_judge_lanes(port, port.lanes, Evidence(port.line, source)))
         if port.netdev:
             found.append(
                 ids.RDMA_NETDEV.info(port.name, f"is network device {port.netdev}", Evidence(port.line, source))
@@ -79,6 +79,13 @@ def judge_ports(ports: Sequence[Port], source: str) -> list[Finding]:
                 what = f"runs at {port.rate_gbps:g} Gb/s, another {model} at {best:g} Gb/s"
                 found.append(ids.RDMA_RATE.warn(port.name, what, Evidence(port.line, source)))
     return found
+
+
+def _judge_lanes(port: Port, lanes: int, line: Evidence) -> Finding:
+    """Of InfiniBand: with Ethernet, lanes go by the speed. HDR100 and NDR200 have two by design."""
+    if lanes == _HALF_LANES:
+        return ids.RDMA_RATE.info(port.name, "runs 2X: HDR100 and NDR200 do; any other lost half of its lanes", line)
+    return ids.RDMA_RATE.warn(port.name, f"runs {lanes}X, with fewer than {_FULL_LANES} lanes", line)
 
 
 def _judge_state(port: Port, line: Evidence) -> Finding:

@@ -121,7 +121,7 @@ _SOCKET: Final = re.compile(r"^(\S+)\s+(\d+)\s+(\d+)\s+(\S+):(\S+)\s+(\S+):(\d{1
 
 def detect_ss(text: str) -> bool:
     """Whether it is the output of ss -ti."""
-    return bool(re.search(r"^\s+(?=.*\bcwnd:\d)(?=.*\brto:\d)", text, re.MULTILINE)) and bool(
+    return bool(re.search(r"^(?=.*\scwnd:\d)(?=.*\srto:\d)", text, re.MULTILINE)) and bool(
         re.search(r"^(?:State|ESTAB|[A-Z]+-?[A-Z]*)\s+(?:Recv-Q|\d+)\s", text, re.MULTILINE)
     )
 

@@ -14,6 +14,11 @@ def test_a_file_without_its_name_is_known_by_its_keys(said):
     assert said(cgroup.explain(text.replace(" 9", " 10"), "given")) == {("cgroup-cpu-throttled", "warn")}
 
 
+def test_keys_of_newer_kernels_are_no_strange_lines(said):
+    text = "==> cpu.stat <==\nnr_periods 9\nnr_throttled 0\ncore_sched.force_idle_usec 0\nnr_bursts 0\n"
+    assert said(cgroup.explain(text, "given")) == {("cgroup-limits", "ok")}
+
+
 def test_processes_that_were_killed_for_memory_fail():
     found = cgroup.explain("==> memory.events <==\nmax 0\noom 2\noom_kill 2\n", "given")
     assert [(f.id, str(f.severity)) for f in found] == [("cgroup-oom-kill", "fail")]

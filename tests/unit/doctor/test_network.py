@@ -53,6 +53,15 @@ def test_the_card_of_a_path_is_named_and_its_mtu_judged(make_node, said):
     assert "192.0.2.8" in check_path(node, Target("/mnt/lustre"))[0].what
 
 
+def test_a_path_mtu_below_that_of_the_card_is_a_mismatch(make_node):
+    sockets = "Recv-Q Send-Q Local Peer\n0 0 192.0.2.9:700 192.0.2.1:2049\n\t rto:204 pmtu:1500 cwnd:10\n"
+    node = node_with_cards(make_node, commands={"ss -tin state established": Output(sockets)})
+    node.files["/sys/class/net/ens1/mtu"] = "9000\n"
+    (found,) = [f for f in check_path(node, Target("/mnt/nfs")) if f.id == "network-mtu"]
+    assert (str(found.severity), found.subject) == ("warn", "ens1")
+    assert "only 1500 on the way to 192.0.2.1" in found.what
+
+
 def test_what_cannot_be_told_is_unknown_with_its_reason(make_node):
     node = node_with_cards(make_node)
     (found,) = check_path(node, Target("/mnt/named"))

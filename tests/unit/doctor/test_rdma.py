@@ -19,9 +19,17 @@ def compared(before, after, seconds=10.0):
     return rdma.compare_tree(Sample(before, "a"), Sample(after, "b"), seconds)
 
 
-def test_fewer_lanes_than_four_are_a_warning(said):
-    found = rdma.explain_tree(tree(rate="100 Gb/sec (2X HDR)"), "given")
-    assert ("rdma-rate-low", "warn") in said(found)
+@pytest.mark.parametrize(
+    ("rate", "layer", "expected"),
+    [
+        ("50 Gb/sec (1X HDR)", "InfiniBand", {("rdma-rate-low", "warn")}),
+        ("200 Gb/sec (2X NDR)", "InfiniBand", {("rdma-rate-low", "info")}),
+        ("25 Gb/sec (1X EDR)", "Ethernet", set()),
+    ],
+)
+def test_fewer_lanes_than_four_count_where_they_do_not_go_by_the_speed(rate, layer, expected, said):
+    found = rdma.explain_tree(tree(rate=rate, link_layer=layer), "given")
+    assert said(found) == {("rdma-port-state", "ok")} | expected
 
 
 def test_a_port_slower_than_its_like_is_a_warning(sample):

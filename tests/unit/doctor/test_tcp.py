@@ -51,6 +51,12 @@ def test_connections_are_counted_by_server_also_over_ipv6(said):
     assert all(f.subject == "NFS 2001:db8::1" for f in found)
 
 
+def test_a_connection_on_one_line_is_read_too():
+    text = HEAD + "ESTAB 0 0 192.0.2.9:700 192.0.2.1:2049 cubic rto:204 cwnd:10 retrans:0/1 segs_out:100000\n"
+    assert tcp.detect_ss(text)
+    assert "tcp-retransmits" in {f.id for f in tcp.explain_ss(text, "given")}
+
+
 def test_what_a_connection_sent_again_is_judged():
     details = "rto:204 cwnd:10 rtt:30.0/1 minrtt:2.0 retrans:0/2000 segs_out:100000 rwnd_limited:900ms(12.5%)"
     found = tcp.explain_ss(HEAD + connection(details=details), "given")
