@@ -116,7 +116,7 @@ class Connection:
         return real(match[0]) if match else None
 
 
-_SOCKET: Final = re.compile(r"^(\S+)\s+(\d+)\s+(\d+)\s+(\S+):(\S+)\s+(\S+):(\d{1,5})(?:\s|$)(.*)")
+_SOCKET_WORDS: Final = 5  # state, two queues, local, peer
 
 
 def detect_ss(text: str) -> bool:
@@ -131,12 +131,16 @@ def parse_ss(text: str) -> list[Connection]:
     found = []
     lines = text.splitlines()
     for line, after in pairwise([*lines, ""]):
-        match = _SOCKET.match(line)
-        if match is None or not match[1].upper().startswith("ESTAB"):
+        words = line.split(None, _SOCKET_WORDS)
+        if line[:1].isspace() or len(words) < _SOCKET_WORDS or not words[0].upper().startswith("ESTAB"):
             continue
-        details = after if after[:1].isspace() else match[8]
+        peer, _, number = words[4].rpartition(":")
+        port = whole(number)
+        if not peer or port is None or None in (whole(words[1]), whole(words[2])):
+            continue
+        details = after if after[:1].isspace() else " ".join(words[_SOCKET_WORDS:])
         values = {m[1]: m[2] for m in re.finditer(r"(?:^|\s)([a-z_]+):(\S+)", details)}
-        found.append(Connection(match[6].strip("[]"), int(match[7]), values, (line, details)))
+        found.append(Connection(peer.strip("[]"), port, values, (line, details)))
     return found
 
 
