@@ -9,7 +9,15 @@ from stoker.doctor.check import Check, Target
 from stoker.doctor.finding import Finding
 from stoker.doctor.host import cgroup_folder
 from stoker.doctor.node import Missing, Node
-from stoker.doctor.own_runs import MAX_RUNS, judge_ledgers, judge_run, newest_step_bytes, read_ledgers, runs_in
+from stoker.doctor.own_runs import (
+    MAX_RUNS,
+    judge_far,
+    judge_ledgers,
+    judge_run,
+    newest_step_bytes,
+    read_ledgers,
+    runs_in,
+)
 from stoker.doctor.own_settings import read_settings
 from stoker.doctor.own_tiers import judge_engine, judge_nvme, judge_prefetch, judge_shared, judge_space
 from stoker.doctor.subject import Subject
@@ -51,6 +59,7 @@ def check_runs(node: Node, _target: Target) -> list[Finding]:
     newest_bytes = 0
     for run in runs_in(node, str(NodeDirectory(settings.nvme).checkpoints_root)):
         found += judge_run(node, run, alone=alone)
+        found += judge_far(node, run, tiers.object.url) if tiers.object.url else []
         newest_bytes = max(newest_bytes, newest_step_bytes(node, run))
     return found + judge_space(node, settings.nvme, newest_bytes if tiers.shared.path is None else 0)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 from collections.abc import Sequence
 from typing import Final
 
-from stoker.checkpoint.layout import RUN_KEY, StepId, receipt_name
+from stoker.checkpoint.layout import MANIFEST_NAME, RUN_KEY, StepId, receipt_name
 from stoker.doctor import own_ids as ids
 from stoker.doctor.finding import Evidence, Finding
 from stoker.doctor.node import Missing, Node
@@ -72,6 +73,29 @@ def judge_run(node: Node, run: str, *, alone: bool) -> list[Finding]:
         what = f"its newest step, {committed[-1].step}, lies on this node alone"
         found.append(ids.ONE_PLACE.info(run, what, Evidence(committed[-1].name, run)))
     return found
+
+
+def judge_far(node: Node, run: str, far_url: str) -> list[Finding]:
+    """Whether the newest committed step is in the far tier: seen in a folder, not asked of a server.
+
+    A process that was killed leaves no note that a step did not get there.
+    """
+    listed = node.listing(run)
+    names = () if isinstance(listed, Missing) else listed
+    committed = steps_in(names)
+    if not committed or committed[-1].undrained in names:
+        return []
+    step, place = committed[-1], f"{far_url.rstrip('/')}/{posixpath.basename(run)}/{committed[-1].name}"
+    if not place.startswith("file://"):
+        what = f"whether its newest step, {step.step}, reached {far_url} was not looked at"
+        return [ids.STRANDED.info(run, what, Evidence(step.name, run))]
+    manifest = f"{place.removeprefix('file://')}/{MANIFEST_NAME}"
+    if node.readable(manifest):
+        return [
+            ids.STRANDED.ok(run, f"its newest step, {step.step}, is in the far tier too", Evidence(step.name, place))
+        ]
+    what = f"its newest step, {step.step}, is not in the far tier: it is on its way if the run is at work"
+    return [ids.STRANDED.warn(run, what, Evidence("no such file", manifest))]
 
 
 def _note(node: Node, folder: str) -> Evidence:

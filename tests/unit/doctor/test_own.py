@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 import stoker
+from stoker.checkpoint.commit import note_undrained
+from stoker.checkpoint.layout import StepId
 from stoker.doctor.check import Target
 from stoker.doctor.node import LiveNode
-from stoker.doctor.own import CHECKS, check_ledgers, check_runs, check_settings, check_shared_runs, check_tiers
+from stoker.doctor.own import CHECKS, check_runs, check_settings, check_shared_runs, check_tiers
+from stoker.store.local import LocalStore
+
+torch = pytest.importorskip("torch")
 
 
 def every(node):
@@ -14,7 +21,7 @@ def every(node):
 
 def test_a_node_without_stoker_is_not_spoken_of(make_node):
     assert every(make_node()) == []
-    assert every(make_node(variables={"HOME": "/home/u"})) == []
+    assert every(make_node(variables={"HOME": "/u"})) == []
 
 
 def test_a_wrong_setting_is_said_once(make_node, said):
@@ -46,14 +53,52 @@ def test_steps_in_the_shared_tier_are_looked_at(make_node):
     assert [f.id for f in check_shared_runs(node, Target())] == ["own-save-unfinished"]
 
 
-def test_a_run_that_was_is_found_on_the_live_node_and_nothing_is_changed(tmp_path, monkeypatch):
+def test_a_run_that_saved_is_found_on_the_live_node_and_nothing_is_changed(tmp_path, monkeypatch):
     nvme = tmp_path / "nvme"
-    with stoker.open(run="demo", nvme=nvme):
-        pass
+    with stoker.open(run="demo", nvme=nvme) as run:
+        run.checkpoint(torch.nn.Linear(1, 1)).save(after=4)
     before = {path: path.stat().st_mtime_ns for path in nvme.rglob("*")}
     monkeypatch.setattr(LiveNode, "environment", lambda _: {"STOKER_NVME": str(nvme)})
-    node = LiveNode()
-    found = check_runs(node, Target()) + check_ledgers(node, Target())
+    found = every(LiveNode())
     assert {path: path.stat().st_mtime_ns for path in nvme.rglob("*")} == before
-    assert [str(f.severity) for f in found if f.id == "own-ledger-unreadable"] == []
-    assert {f.id for f in found} >= {"own-tier-space"}
+    by_id = {f.id: f for f in found}
+    assert by_id["own-checkpoints-on-this-node"].what == "its newest step, 5, lies on this node alone"
+    assert {"own-tier-space", "own-engine"} <= by_id.keys()
+    assert "own-ledger-unreadable" not in by_id
+
+
+@pytest.fixture
+def drained(tmp_path, monkeypatch):
+    """A run whose step is in both tiers: (its home, the far tier's folder of it)."""
+    nvme, far = tmp_path / "nvme", tmp_path / "far"
+    far.mkdir()
+    with stoker.open(run="demo", nvme=nvme, object=far.as_uri()) as run:
+        run.checkpoint(torch.nn.Linear(1, 1)).save(after=4).wait(until="object")
+    variables = {"STOKER_NVME": str(nvme), "STOKER_OBJECT": far.as_uri()}
+    monkeypatch.setattr(LiveNode, "environment", lambda _: variables)
+    return nvme / "checkpoint" / "demo", far / "demo"
+
+
+def stranded():
+    (found,) = [f for f in check_runs(LiveNode(), Target()) if f.id == "own-save-stranded"]
+    return found
+
+
+def test_a_step_in_both_tiers_is_in_order_and_one_that_is_here_alone_is_not(drained):
+    assert str(stranded().severity) == "ok"
+    (manifest,) = drained[1].glob("step-*/MANIFEST.json")
+    manifest.unlink()
+    assert str(stranded().severity) == "warn"
+    assert "is not in the far tier" in stranded().what
+
+
+def test_a_server_is_not_asked(drained, monkeypatch):
+    variables = {"STOKER_NVME": str(drained[0].parent.parent), "STOKER_OBJECT": "s3://bucket/runs"}
+    monkeypatch.setattr(LiveNode, "environment", lambda _: variables)
+    assert (str(stranded().severity), stranded().what.endswith("s3://bucket/runs was not looked at")) == ("info", True)
+
+
+def test_a_step_that_a_real_run_could_not_drain_is_stranded(drained):
+    (folder,) = drained[0].glob("step-*.g0001")
+    note_undrained(LocalStore(drained[0]), StepId.parse(folder.name), "the bucket is gone")
+    assert (str(stranded().severity), stranded().evidence[0].line) == ("warn", "the bucket is gone")

@@ -10,13 +10,13 @@ from stoker.config import load_config
 from stoker.doctor.node import LiveNode, PathStat
 from stoker.doctor.own_settings import read_settings
 
-FILE = "/home/u/.config/stoker/stoker.toml"
+FILE = "/u/.config/stoker/stoker.toml"
 MINE = PathStat("file", 0o600, uid=1000)
 
 
 def node_with(make_node, text=None, stat=MINE, **variables):
     files = {} if text is None else {FILE: text}
-    return make_node(files=files, stats={FILE: stat}, variables={"HOME": "/home/u", **variables})
+    return make_node(files=files, stats={FILE: stat}, variables={"HOME": "/u", **variables})
 
 
 def test_file_and_environment_are_read_as_a_run_would(make_node):
@@ -27,7 +27,7 @@ def test_file_and_environment_are_read_as_a_run_would(make_node):
 
 
 def test_without_settings_the_default_place_counts(make_node):
-    assert read_settings(node_with(make_node)).nvme == Path("/home/u/.cache/stoker")
+    assert read_settings(node_with(make_node)).nvme == Path("/u/.cache/stoker")
     assert read_settings(make_node()).nvme is None
 
 
