@@ -23,6 +23,7 @@ _LANES: Final = 16
 _BLANK_FROM: Final = 1.4e14  # of fp64; those of int64 are larger still
 _BLANK_INT32: Final = (2147483632, 2147483647)
 _LINE: Final = re.compile(r"^(DCGM_FI_\w+)\{(.*)\}\s+(\S+)(?:\s+-?\d+)?\s*$")
+_TYPE: Final = re.compile(r"^# TYPE (\w+) counter\s*$", re.MULTILINE)
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 # Newer releases call ratios ..._UTIL_RATIO.
 _FIELDS: Final = {
@@ -62,6 +63,7 @@ def parse(text: str) -> tuple[dict[str, GpuMetrics], list[str]]:
     """GPU -> metrics, and the lines that are not understood."""
     found: dict[str, GpuMetrics] = {}
     strange: list[str] = []
+    sums = set(_TYPE.findall(text))  # older exporters give bytes since the start, not a second: of no use in one scrape
     for line in text.splitlines():
         if not line.startswith("DCGM_FI_"):
             continue
@@ -73,7 +75,7 @@ def parse(text: str) -> tuple[dict[str, GpuMetrics], list[str]]:
             continue
         instance = f" instance {labels['GPU_I_ID']}" if labels.get("GPU_I_ID") else ""
         name = next((name for name, pattern in _FIELDS.items() if pattern.fullmatch(match[1])), None)
-        if name is not None:
+        if name is not None and match[1] not in sums:
             _take(found.setdefault(f"GPU {gpu}{instance}", GpuMetrics()), name, match[3], line)
     return found, strange
 

@@ -27,6 +27,9 @@ _RAW_LOCAL: Final = "kubernetes.io/no-provisioner"
 _NFS: Final = re.compile(r"(?:^|[./-])nfs(?:[./-]|$)")
 _FUSE: Final = re.compile(r"(?:^|[./-])(?:s3|gcsfuse|blobfuse|juicefs)(?:[./-]|$)")
 _SHARED_CLIENT: Final = re.compile(r"(?:^|[./-])(?:fsx|lustre|beegfs|weka|cephfs|spectrumscale)(?:[./-]|$)")
+_NETWORK_DISK: Final = re.compile(
+    r"^(?:ebs\.csi\.aws\.com|pd\.csi\.storage\.gke\.io|disk\.csi\.azure\.com|rbd\.csi\.ceph\.com)$"
+)
 _MANY: Final = ("ReadWriteMany", "ReadOnlyMany")
 _MODES: Final = (*_MANY, "ReadWriteOnce", "ReadWriteOncePod")
 _EMPTY_DIR: Final = "kubernetes.io~empty-dir"
@@ -146,6 +149,9 @@ def _judge_class(one: KubernetesObject, source: str) -> list[Finding]:
         found += _judge_nfs(one.subject, texts_at(one.body, "mountOptions"), source)
     elif _SHARED_CLIENT.search(provisioner):
         what = "a shared file system; its client decides about GPUDirect"
+        found.append(ids.CLASS.info(one.subject, what, line))
+    elif _NETWORK_DISK.match(provisioner):
+        what = "disks over the network for one node: no local NVMe, whatever they are called on the node"
         found.append(ids.CLASS.info(one.subject, what, line))
     else:
         found.append(ids.CLASS.unknown(one.subject, f"what {provisioner!r} makes volumes of is not known", line))

@@ -53,6 +53,13 @@ def test_a_link_that_is_full_is_told_by_its_generation():
     assert [f.id for f in explain(**(full | {RX: 1e9}))] == ["gpu-idle"]
 
 
+def test_bytes_since_the_start_are_no_rate():
+    head = f"# TYPE {RX} counter\n"
+    (found,) = dcgm.explain(head + text(**{SM: 0.3, RX: 9e12}), "given")
+    assert found.id == "gpu-idle"
+    assert "PCIe" not in found.what
+
+
 def test_instances_of_a_gpu_and_newer_names_are_read():
     labels = 'gpu="0",GPU_I_ID="7",pod="a\\"b"'
     found = dcgm.explain(text(labels, DCGM_FI_PROF_SM_UTIL_RATIO=0.7, DCGM_FI_PROF_SM_OCCUPANCY=0.1), "given")

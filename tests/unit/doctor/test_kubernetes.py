@@ -35,6 +35,7 @@ def pod(volumes=(), mounts=(), memory=None, **container):
         ("kubernetes.io/no-provisioner", ("k8s-class-local", "info")),
         ("nfs.csi.k8s.io", ("k8s-nfs-mount-options", "warn")),
         ("csi.weka.io", ("k8s-class-unknown", "info")),
+        ("ebs.csi.aws.com", ("k8s-class-unknown", "info")),
         ("block.example.com", ("k8s-class-unknown", "unknown")),
     ],
 )
