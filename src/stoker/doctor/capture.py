@@ -47,6 +47,10 @@ class RecordingNode:
         """The end of a file."""
         return self._keep("read", path, self.node.read_tail(path, limit_bytes))
 
+    def read_bytes(self, path: str, limit_bytes: int = READ_LIMIT_BYTES) -> bytes | Missing:
+        """The bytes of a file, which are not kept: what is in them cannot be redacted."""
+        return self.node.read_bytes(path, limit_bytes)
+
     def listing(self, path: str) -> tuple[str, ...] | Missing:
         """The names in a folder."""
         return self._keep("listing", path, self.node.listing(path))
@@ -202,6 +206,11 @@ class CapturedNode:
         """The end of a file."""
         found = self._files.read_tail(path, limit_bytes)
         return found if isinstance(found, str) else self._reason("missing", path)
+
+    def read_bytes(self, path: str, limit_bytes: int = READ_LIMIT_BYTES) -> bytes | Missing:
+        """The bytes of a file, if somebody put it there."""
+        found = self._files.read_bytes(path, limit_bytes)
+        return found if isinstance(found, bytes) else Missing("not in the capture")
 
     def listing(self, path: str) -> tuple[str, ...] | Missing:
         """The names in a folder."""

@@ -51,7 +51,7 @@ UNEVEN = FindingId(
 )
 COUNTERS_BACK = FindingId(
     "disk-counters-went-back",
-    "Counters of a device are smaller than before.",
+    "Counters of a device are smaller than before, or there at one of the two moments only.",
     "The device or the machine was started again in between, or the order is wrong.",
     "give the earlier moment first, both of one run of the machine",
 )
@@ -96,9 +96,9 @@ def _counters(line: str) -> DiskCounters | None:
 
 
 def detect(text: str) -> bool:
-    """Whether it is /proc/diskstats."""
+    """Whether it is /proc/diskstats; by its first lines, for the last may be cut."""
     lines = [line for line in text.splitlines() if line.strip()]
-    return bool(lines) and all(_counters(line) for line in lines)
+    return bool(lines) and all(_counters(line) for line in lines[:3])
 
 
 def explain(text: str, source: str) -> list[Finding]:
@@ -149,7 +149,7 @@ def work(before: DiskCounters, after: DiskCounters) -> DiskWork | None:
 def compare(before: Sample, after: Sample, between_s: float | None) -> list[Finding]:
     """What the devices did between two moments. Without the time between them there are no rates."""
     first, second = parse(before.text), parse(after.text)
-    found: list[Finding] = []
+    found = _only_once(first, second, before, after)
     done: dict[str, DiskWork] = {}
     for name in second:
         if name not in first or not (_DISK.fullmatch(name) or _MADE.fullmatch(name)):
@@ -167,6 +167,19 @@ def compare(before: Sample, after: Sample, between_s: float | None) -> list[Find
     if disks and (arrays or len(disks) > 1):
         found.append(_total(disks, arrays, between_s, lines))
     return found + _uneven(first, second, done, lines)
+
+
+def _only_once(
+    first: dict[str, DiskCounters], second: dict[str, DiskCounters], before: Sample, after: Sample
+) -> list[Finding]:
+    """Disks that came or went between the two moments: what they did is not known."""
+    found = []
+    for there, other, sample, when in ((first, second, before, "earlier"), (second, first, after, "later")):
+        for name in there:
+            if name not in other and _DISK.fullmatch(name):
+                line = Evidence(there[name].line, sample.source)
+                found.append(COUNTERS_BACK.unknown(name, f"is only in the {when} of the two", line))
+    return found
 
 
 def _judge(moved: DiskWork, between_s: float | None, lines: list[Evidence]) -> list[Finding]:

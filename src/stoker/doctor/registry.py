@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from stoker.doctor import check, diskstats, filesystem, gds, kinds, nvme, raid
+from stoker.doctor import check, diskstats, filesystem, gds, gpu, host, kinds, kubernetes, network, nvme, own, raid
 from stoker.doctor.finding import FindingId
 from stoker.doctor.subject import Subject
 
@@ -15,6 +15,11 @@ SUBJECTS: Final[tuple[Subject, ...]] = (
     raid.SUBJECT,
     diskstats.SUBJECT,
     filesystem.SUBJECT,
+    network.SUBJECT,
+    host.SUBJECT,
+    gpu.SUBJECT,
+    kubernetes.SUBJECT,
+    own.SUBJECT,
 )
 
 KINDS: Final = tuple(kind for subject in SUBJECTS for kind in subject.kinds)

@@ -68,8 +68,38 @@ def test_without_the_time_between_there_are_no_rates(explained):
     assert "no rates" in disk.what
 
 
-def line(name, reads, sectors):
-    return f" 259 0 {name} {reads} 0 {sectors} 10 0 0 0 0 0 10 10\n"
+def line(name, reads, sectors, more=""):
+    return f" 259 0 {name} {reads} 0 {sectors} 10 0 0 0 0 0 10 10{more}\n"
+
+
+@pytest.mark.parametrize("more", ["", " 0 0 0 0", " 0 0 0 0 0 0"])
+def test_kernels_with_fewer_columns_are_read(more):
+    assert diskstats.detect(line("sda", 0, 0, more))
+    (found,) = compared(line("sda", 0, 0, more), line("sda", 10, 2_000_000, more), seconds=1.0)
+    assert (found.subject, found.what[:9]) == ("sda", "1.02 GB/s")
+
+
+def test_a_cut_last_line_is_quoted_and_the_rest_read(explained):
+    text = "".join(line(name, 0, 0) for name in ("sda", "sdb", "sdc")) + " 8 48 sdd 12"
+    assert diskstats.detect(text)
+    (strange, known) = diskstats.explain(text, "given")
+    assert (strange.id, strange.evidence[0].line) == ("line-not-understood", "8 48 sdd 12")
+    assert "3 disks" in known.what
+
+
+def test_a_disk_that_is_there_at_one_moment_only_is_unknown(said):
+    found = compared(line("sda", 1, 1), line("sdb", 1, 1))
+    assert [(f.subject, f.what) for f in found] == [
+        ("sda", "is only in the earlier of the two"),
+        ("sdb", "is only in the later of the two"),
+    ]
+    assert said(found) == {("disk-counters-went-back", "unknown")}
+
+
+def test_a_disk_that_is_busy_without_a_queue_is_not_at_its_limit():
+    before = " 259 0 sda 0 0 0 0 0 0 0 0 0 0 0\n"
+    (found,) = compared(before, " 259 0 sda 10 0 100 5 0 0 0 0 0 1000 5\n", seconds=1.0)
+    assert (found.id, "busy 100.0%" in found.what) == ("disk-rates", True)
 
 
 def test_partitions_and_hidden_paths_are_not_counted(said):
