@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from stoker.doctor import check, gds, kinds
+from stoker.doctor import check, gds, kinds, stall_report
 from stoker.doctor.finding import FindingId
 from stoker.doctor.subject import Subject
 
 SUBJECTS: Final[tuple[Subject, ...]] = (
     Subject("doctor", ids=(*kinds.IDS, *check.IDS)),
     gds.SUBJECT,
+    stall_report.SUBJECT,
 )
 
 KINDS: Final = tuple(kind for subject in SUBJECTS for kind in subject.kinds)
