@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from stoker.cli.doctor_show import private_names, show
+from stoker.cli.doctor_storage import storage
 from stoker.cli.doctor_why import why
 
 _DEFAULT = "check"
@@ -101,3 +102,4 @@ def explain(
 
 
 doctor.command(name="why")(why)
+doctor.command(name="storage")(storage)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -47,13 +48,13 @@ def why(
         raise ConfigError(f"--seconds {seconds:g} is out of range", hint="give more than 0 and at most 3600")
     if captured is not None and capture is not None:
         raise ConfigError("--capture and --from are both given", hint="a capture is made of this node only")
-    ledgers = _Ledgers(run, nvme, live=captured is None)
+    folder = _NodeFolder(run, nvme, live=captured is None)
     if captured is not None:
         window = folder_window(captured, path or "", seconds)
     else:
-        window = _look(_absolute(path), 10.0 if seconds is None else seconds, capture)
+        window = _look(_absolute(path), 10.0 if seconds is None else seconds, capture, folder.ceilings())
     signals = measure(window.before, window.after, window.facts)
-    account = ledgers.account()
+    account = folder.account()
     if account is not None:
         signals = replace(signals, utilisation_ratio=account.utilisation, decode_wait_ratio=account.decode_ratio)
     found = judge(signals)
@@ -65,7 +66,7 @@ def _absolute(path: str | None) -> str:
     return os.path.abspath(path) if path else ""  # noqa: PTH100 - not resolved: that could wait for a dead mount
 
 
-def _look(path: str, seconds: float, capture: Path | None) -> Window:
+def _look(path: str, seconds: float, capture: Path | None, ceilings: Mapping[str, float]) -> Window:
     from stoker.doctor.capture import RecordingNode
     from stoker.doctor.moments import live_window
     from stoker.doctor.node import LiveNode
@@ -80,7 +81,7 @@ def _look(path: str, seconds: float, capture: Path | None) -> Window:
         return kept[-1]
 
     typer.echo(f"looking for {seconds:g} s", err=True)
-    window = live_window(node, path, lambda: time.sleep(seconds), {})
+    window = live_window(node, path, lambda: time.sleep(seconds), ceilings)
     if capture is not None:
         redactor = Redactor(private_names())
         for name, one in zip(("t0", "t1"), kept, strict=True):
@@ -89,8 +90,8 @@ def _look(path: str, seconds: float, capture: Path | None) -> Window:
     return window
 
 
-class _Ledgers:
-    """The ledgers of a run, or of all runs of the node: read once before the window, once after.
+class _NodeFolder:
+    """The node's directory: ledgers of a run, or of all, read once before the window and once after; measurements.
 
     `live`: whether what moves meanwhile may be found by itself; of a folder only a named run counts.
     """
@@ -119,6 +120,12 @@ class _Ledgers:
                 raise NotFound(f"no ledger of run {self._run!r}", str(self._node.run(self._run)), "check --run, --nvme")
             return gained[0] if gained else account((), list(by_generation(snapshots).values())[-1])
         return max(gained, key=lambda a: a.compute_ns + a.wait_ns, default=None)
+
+    def ceilings(self) -> dict[str, float]:
+        """What `stoker doctor storage` measured before: mount point -> bytes/s."""
+        from stoker.doctor.storage_kept import kept_ceilings
+
+        return kept_ceilings(self._node.measurements)
 
     def _read(self) -> dict[str, list[LedgerSnapshot]]:
         from stoker.meter.find import find_snapshots

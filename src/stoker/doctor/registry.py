@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from stoker.doctor import bench, check, gds, kinds, stall_report
+from stoker.doctor import bench, check, gds, kinds, stall_report, storage
 from stoker.doctor.finding import FindingId
 from stoker.doctor.subject import Subject
 
@@ -13,6 +13,7 @@ SUBJECTS: Final[tuple[Subject, ...]] = (
     gds.SUBJECT,
     stall_report.SUBJECT,
     bench.SUBJECT,
+    storage.SUBJECT,
 )
 
 KINDS: Final = tuple(kind for subject in SUBJECTS for kind in subject.kinds)
