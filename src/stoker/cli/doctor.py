@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
-from stoker.cli.doctor_show import private_names, show
+from stoker.cli.doctor_show import end_with, private_names
 from stoker.cli.doctor_storage import storage
 from stoker.cli.doctor_why import why
 
@@ -50,16 +50,19 @@ def check(
         Path | None, typer.Option("--from", help="Look at a capture, or a folder of samples, not at this node.")
     ] = None,
     *,
+    probe: Annotated[bool, typer.Option("--probe", help="Also try a conditional write to given buckets.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Look at the node and what lies under the given paths: what is wrong, the evidence, the fix; in about two seconds.
 
-    Only reads, and needs no rights. Ends with 0 if all is well, 1 on a warning, 2 on a failure, 3 if it could not look.
+    Only reads, without --probe, and needs no rights. An object store may take ten seconds more. Ends with 0 if all is
+    well, 1 on a warning, 2 on a failure, 3 if it could not look.
     """
     from stoker.doctor.capture import RecordingNode
     from stoker.doctor.check import Target
     from stoker.doctor.diagnose import diagnose, diagnose_folder
     from stoker.doctor.node import LiveNode
+    from stoker.doctor.object_store import diagnose_stores
     from stoker.doctor.redact import Redactor
     from stoker.errors import ConfigError
 
@@ -69,14 +72,16 @@ def check(
         if capture is not None:
             raise ConfigError("--capture and --from are both given", hint="a capture is made of this node only")
         given = [Target(text) for text in targets or []]
-        show(diagnose_folder(captured, given), [t.text for t in given], as_json=as_json)
+        end_with(diagnose_folder(captured, given), [t.text for t in given], as_json=as_json)
     if capture is None:
-        show(diagnose(LiveNode(), asked), [t.text for t in asked], as_json=as_json)
+        found = diagnose(LiveNode(), asked) + diagnose_stores(LiveNode(), asked, probe=probe)
+        end_with(found, [t.text for t in asked], as_json=as_json)
     node = RecordingNode(LiveNode())
     found = diagnose(node, asked)
     count = node.write(capture, Redactor(private_names()), [t.text for t in asked])
     typer.echo(f"{count} files are in {capture}; look through them before you give them away", err=True)
-    show(found, [t.text for t in asked], as_json=as_json)
+    found += diagnose_stores(LiveNode(), asked, probe=probe)
+    end_with(found, [t.text for t in asked], as_json=as_json)
 
 
 @doctor.command(name="explain")
@@ -98,7 +103,7 @@ def explain(
     name, files = (what[0], what[1:]) if known else ("auto", what)
     if not files:
         raise ConfigError(f"no file is given to explain as {name!r}", hint=f"kinds are {', '.join(KIND_NAMES)}")
-    show(explain_files([Path(file) for file in files], name, seconds), files, as_json=as_json)
+    end_with(explain_files([Path(file) for file in files], name, seconds), files, as_json=as_json)
 
 
 doctor.command(name="why")(why)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from stoker.doctor.finding import Finding
 
 
-def show(
+def end_with(
     findings: Sequence[Finding], targets: Sequence[str], more: Mapping[str, Any] | None = None, *, as_json: bool
 ) -> NoReturn:
     """Print, and end with the exit code of the findings. `more`: further keys of the JSON."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stoker.cli.doctor_show import show
+from stoker.cli.doctor_show import end_with
 
 if TYPE_CHECKING:
     from stoker.doctor.storage import Place
@@ -55,7 +55,7 @@ def storage(
     measurement = to_json(found, place, clock_s)
     kept = keep(node.measurements, measurement)
     typer.echo(f"kept in {kept}", err=True)
-    show(judge(found, place), [str(path)], {"measurement": measurement}, as_json=as_json)
+    end_with(judge(found, place), [str(path)], {"measurement": measurement}, as_json=as_json)
 
 
 def _place(path: str) -> tuple[Place, float]:

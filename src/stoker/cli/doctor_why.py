@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stoker.cli.doctor_show import private_names, show
+from stoker.cli.doctor_show import end_with, private_names
 
 if TYPE_CHECKING:
     from stoker.doctor.moments import Window
@@ -59,7 +59,7 @@ def why(
         signals = replace(signals, utilisation_ratio=account.utilisation, decode_wait_ratio=account.decode_ratio)
     found = judge(signals)
     more = {"attribution": stall_json(found, signals, window.facts.window_s)}
-    show(explain_stall(found), [path] if path else [], more, as_json=as_json)
+    end_with(explain_stall(found), [path] if path else [], more, as_json=as_json)
 
 
 def _absolute(path: str | None) -> str:

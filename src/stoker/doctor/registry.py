@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from stoker.doctor import bench, check, gds, kinds, stall_report, storage
+from stoker.doctor import bench, check, gds, kinds, object_store, stall_report, storage
 from stoker.doctor.finding import FindingId
 from stoker.doctor.subject import Subject
 
@@ -14,6 +14,7 @@ SUBJECTS: Final[tuple[Subject, ...]] = (
     stall_report.SUBJECT,
     bench.SUBJECT,
     storage.SUBJECT,
+    object_store.SUBJECT,
 )
 
 KINDS: Final = tuple(kind for subject in SUBJECTS for kind in subject.kinds)
