@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 SAMPLE_COUNT = 300
+TRAINS_NOTHING = {"read-gdscheck"}  # every other page ends with a report
 
 # What the pages call yours: a model, its optimizer, and one step of training.
 YOURS = """
@@ -114,7 +115,7 @@ class Terminal:
 def test_the_page_runs_from_top_to_bottom(path, tmp_path):
     terminal = Terminal(tmp_path)
     shown = "".join(terminal.block(info, text) for info, text in FENCE.findall(path.read_text()))
-    assert "utilisation" in shown
+    assert "utilisation" in shown or path.stem in TRAINS_NOTHING
 
 
 def test_the_first_40_lines_of_the_readme_hold_the_example_and_both_commands():

@@ -23,6 +23,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     },
     "bool parameters": {
         "stoker.cli.doctor:check": "--probe and --json are flags and do not depend on each other",
+        "stoker.cli.doctor_gds:gds": "--probe and --json are flags and do not depend on each other",
         "stoker.cli.doctor_storage:storage": "--dry-run and --json are flags and do not depend on each other",
         "stoker.cli.index:index": "--checksums and --json are flags and do not depend on each other",
         "stoker.cli.pack:pack": "--dry-run and --json are flags of the command line and do not depend on each other",

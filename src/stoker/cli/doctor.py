@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
+from stoker.cli.doctor_gds import gds
 from stoker.cli.doctor_show import end_with, private_names
 from stoker.cli.doctor_storage import storage
 from stoker.cli.doctor_why import why
@@ -108,3 +109,4 @@ def explain(
 
 doctor.command(name="why")(why)
 doctor.command(name="storage")(storage)
+doctor.command(name="gds")(gds)

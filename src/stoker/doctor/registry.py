@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from stoker.doctor import bench, check, gds, kinds, object_store, stall_report, storage
+from stoker.doctor import bench, check, gds, gds_probe, kinds, object_store, stall_report, storage
 from stoker.doctor.finding import FindingId
 from stoker.doctor.subject import Subject
 
 SUBJECTS: Final[tuple[Subject, ...]] = (
     Subject("doctor", ids=(*kinds.IDS, *check.IDS)),
     gds.SUBJECT,
+    gds_probe.SUBJECT,
     stall_report.SUBJECT,
     bench.SUBJECT,
     storage.SUBJECT,
