@@ -11,7 +11,7 @@ from typing import Final
 
 from stoker.doctor.capture import CapturedNode
 from stoker.doctor.diagnose import sample_series
-from stoker.doctor.identity import identify
+from stoker.doctor.identity import identify, is_local
 from stoker.doctor.node import Host, LiveNode, Missing, Node, Output
 from stoker.doctor.signal_texts import Counters, read_counters
 from stoker.doctor.signals import Facts, facts_of_meta
@@ -74,8 +74,12 @@ def read_facts(node: Node, path: str, gpu_count: int, ceilings: Mapping[str, flo
         return facts
     point = identity.mount.point
     known = {"": ceilings[point]} if point in ceilings else {}
-    leaves = frozenset(leaf.name for leaf in identity.device.leaves()) if identity.device else frozenset()
-    return replace(facts, ceilings=known, mount=point, devices=leaves)
+    devices: frozenset[str] | None = None  # of a local file system whose devices are hidden, all may be it
+    if identity.device:
+        devices = frozenset(leaf.name for leaf in identity.device.leaves())
+    elif not is_local(identity.mount.fs_type):
+        devices = frozenset()
+    return replace(facts, ceilings=known, mount=point, devices=devices)
 
 
 def live_window(node: Callable[[], Node], path: str, wait: Callable[[], None], ceilings: Mapping[str, float]) -> Window:

@@ -40,7 +40,7 @@ class Facts:
         ceilings: Bytes/s that a block device (or "": the path) can deliver, from a data sheet or a measurement.
         link_rates: Bytes/s of a network interface or RDMA port; "": of the only one.
         mount: Only this mount counts, if it is among those of the texts.
-        devices: Only these block devices count; empty: all.
+        devices: Only these block devices count; None: all.
         cpus_per_gpu: None if one of the two is not known.
     """
 
@@ -48,7 +48,7 @@ class Facts:
     ceilings: Mapping[str, float] = field(default_factory=dict)
     link_rates: Mapping[str, float] = field(default_factory=dict)
     mount: str = ""
-    devices: frozenset[str] = frozenset()
+    devices: frozenset[str] | None = None
     cpus_per_gpu: float | None = None
 
 
@@ -163,7 +163,7 @@ def _pressures(before: Counters, after: Counters, _facts: Facts, window_s: float
 def _disks(before: Counters, after: Counters, facts: Facts, window_s: float | None) -> dict[str, float | None]:
     """Of whole block devices, not of what is made of them: their bytes summed, the busiest one's use and queue."""
     names = [n for n in after.disks if n in before.disks and _is_leaf(n, after.disks)]
-    if facts.devices:
+    if facts.devices is not None:
         names = [n for n in names if n in facts.devices]
     pairs = [(before.disks[n], after.disks[n]) for n in names]
     grown = [(a, b) for a, b in pairs if b.reads >= a.reads and b.busy_ms >= a.busy_ms]

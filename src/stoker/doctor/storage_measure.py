@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.doctor.storage import Measurement, Plan
-from stoker.errors import StokerError, TimedOut
+from stoker.errors import TimedOut
 from stoker.io.atomic import TEMP_PREFIX, AtomicFile, make_dirs, remove_tree, write_file
 from stoker.io.choose import EngineChoice
 from stoker.io.direct import DirectFile, aligned_memory
@@ -44,12 +44,12 @@ def run_bounded(directory: Path, plan: Plan, grace_s: float = 10.0) -> Measureme
         TimedOut: it did not end; a thread still waits in the kernel.
         AccessDenied, CapacityError, StoreError: as the file system says.
     """
-    results: list[Measurement | StokerError] = []
+    results: list[Measurement | Exception] = []
 
     def work() -> None:
         try:
             results.append(measure(directory, plan))
-        except StokerError as error:
+        except Exception as error:  # noqa: BLE001 - the boundary of a thread: it is raised again below
             results.append(error)
 
     thread = threading.Thread(target=work, name="doctor-storage", daemon=True)
@@ -61,7 +61,7 @@ def run_bounded(directory: Path, plan: Plan, grace_s: float = 10.0) -> Measureme
             str(directory),
             "see the kernel log; a mount may be gone",
         )
-    if isinstance(results[0], StokerError):
+    if isinstance(results[0], Exception):
         raise results[0]
     return results[0]
 

@@ -7,7 +7,8 @@ import pytest
 from stoker.doctor.capture import RecordingNode
 from stoker.doctor.moments import folder_window, live_window, read_facts, read_moment
 from stoker.doctor.node import Host, Missing, Output
-from stoker.doctor.signals import measure
+from stoker.doctor.signal_texts import read_counters
+from stoker.doctor.signals import Facts, measure
 from stoker.errors import NotFound
 
 SMI = "nvidia-smi --query-gpu=utilization.gpu --format=csv,noheader,nounits"
@@ -80,6 +81,16 @@ def test_facts_of_a_node_are_links_with_a_rate_and_cpus_a_gpu(make_node, node_at
     assert facts.cpus_per_gpu == 2
     assert facts.mount == "/data"
     assert read_facts(make_node(), "", 0, {}).cpus_per_gpu is None
+
+
+def test_of_a_network_mount_no_local_device_counts_and_of_a_hidden_one_all_do(make_node, sample):
+    def devices(line):
+        return read_facts(make_node(files={"/proc/self/mountinfo": line}), "/data", 0, {}).devices
+
+    assert devices("36 1 0:50 / /data rw - nfs4 host:/x rw\n") == frozenset()
+    assert devices(MOUNTS) is None
+    pair = [read_counters([sample(f"sys/diskstats-{t}.txt")]) for t in ("t0", "t1")]
+    assert measure(*pair, Facts(10.0, devices=frozenset())).device_util_ratio is None
 
 
 def test_two_captures_are_two_moments_at_their_own_times(node_at, tmp_path):

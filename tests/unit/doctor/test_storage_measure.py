@@ -59,6 +59,17 @@ def test_a_directory_that_is_not_there_is_said(tmp_path):
         run_bounded(tmp_path / "none", TINY)
 
 
+def test_a_fault_of_our_own_is_not_taken_for_silence(tmp_path, monkeypatch):
+    import stoker.doctor.storage_measure as module
+
+    def broken(*_):
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(module, "measure", broken)
+    with pytest.raises(RuntimeError, match="a fault"):
+        run_bounded(tmp_path, TINY)
+
+
 def test_storage_that_answers_nothing_is_given_up(tmp_path, monkeypatch):
     import threading
 
