@@ -42,6 +42,11 @@ def kept_measurements(directory: Path) -> list[dict[str, Any]]:
 
 
 def kept_ceilings(directory: Path) -> dict[str, float]:
-    """Mount point -> bytes/s that were read there in order."""
-    rates = {m["mount"]: m.get("sequential_read_bytes_per_s") for m in kept_measurements(directory)}
-    return {mount: float(rate) for mount, rate in rates.items() if isinstance(rate, int | float) and rate > 0}
+    """Mount point -> bytes/s that were read there in order, past the page cache: others are no ceiling."""
+    found = {}
+    for measurement in kept_measurements(directory):
+        rate, engine = measurement.get("sequential_read_bytes_per_s"), measurement.get("read_engine")
+        is_direct = isinstance(engine, dict) and engine.get("effective") == "direct"
+        if is_direct and isinstance(rate, int | float) and rate > 0:
+            found[str(measurement["mount"])] = float(rate)
+    return found
