@@ -47,6 +47,16 @@ class Disk:
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """A line of /proc/net/dev: bytes, packets and drops received, and bytes sent."""
+
+    received_bytes: int
+    packets: int
+    drops: int
+    sent_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Calls:
     """An operation: how often, and the microseconds it took in all; 0 where the text has no times."""
 
@@ -56,11 +66,15 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """An NFS mount of mountstats: seconds since it was mounted, its connections, its operations."""
+    """An NFS mount of mountstats: seconds since it was mounted, its connections, its operations.
+
+    `bytes_read` is what reads received, `bytes_moved` what all operations sent and received.
+    """
 
     age_s: float | None
     connection_count: int
     bytes_read: int
+    bytes_moved: int
     read_rtt_us: int
     calls: dict[str, Calls]
 
@@ -79,7 +93,7 @@ class Counters:
     """What the texts of one moment hold."""
 
     disks: dict[str, Disk] = field(default_factory=dict)
-    links: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # received bytes, packets, dropped
+    links: dict[str, Link] = field(default_factory=dict)
     ports: dict[str, Port] = field(default_factory=dict)
     cpu: tuple[int, ...] = ()
     pressure: dict[str, tuple[float, int]] = field(default_factory=dict)  # "io full" -> avg10 in percent, total in us
@@ -134,7 +148,7 @@ def _read_lines(found: Counters, name: str, body: str) -> None:
 def _read_network(found: Counters, line: str) -> None:
     if match := _LINK.fullmatch(line):
         numbers = list(map(int, match[2].split()))
-        found.links[match[1]] = (numbers[0], numbers[1], numbers[3])
+        found.links[match[1]] = Link(numbers[0], numbers[1], numbers[3], numbers[8])
     elif match := _PAUSE.fullmatch(line):
         found.pause_us[match[1]] = int(match[2])
     elif match := _RTT.search(line):
@@ -191,17 +205,20 @@ def _read_mounts(found: Counters, body: str) -> None:
         if match is None or not match[3].startswith("nfs"):
             continue
         age = re.search(r"^\s*age:\s*(\d{1,20})", block, re.MULTILINE)
-        calls, bytes_read, read_rtt_us = {}, 0, 0
+        calls: dict[str, Calls] = {}
+        bytes_read = bytes_moved = read_rtt_us = 0
         for line in block.splitlines():
             rpc = _RPC.fullmatch(line)
             if rpc:
                 # operations, transmissions, timeouts, sent, received, queue ms, round trip ms, whole ms, errors
                 n = list(map(int, rpc[2].split()))
                 calls[rpc[1]] = Calls(n[0], n[7] * 1000)
+                bytes_moved += n[3] + n[4]
                 if rpc[1] in ("READ", "READ_PLUS"):
                     bytes_read, read_rtt_us = bytes_read + n[4], read_rtt_us + n[6] * 1000
         connections = len(re.findall(r"^\s*xprt:\s", block, re.MULTILINE))
-        found.mounts[match[2]] = Mount(float(age[1]) if age else None, connections, bytes_read, read_rtt_us, calls)
+        age_s = float(age[1]) if age else None
+        found.mounts[match[2]] = Mount(age_s, connections, bytes_read, bytes_moved, read_rtt_us, calls)
 
 
 def _read_ports(found: Counters, text: str) -> None:

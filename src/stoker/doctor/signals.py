@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -207,9 +207,9 @@ def _network(before: Counters, after: Counters, facts: Facts, window_s: float | 
     if before.tcp and sent > 0 and "RetransSegs" in after.tcp:
         found["retransmit_ratio"] = _share(after.tcp["RetransSegs"] - before.tcp.get("RetransSegs", 0), sent)
     drops = [
-        _share(now[2] - then[2], now[1] - then[1] + now[2] - then[2])
+        _share(now.drops - then.drops, now.packets - then.packets + now.drops - then.drops)
         for name, now in after.links.items()
-        if (then := before.links.get(name)) and name != "lo" and now[1] > then[1]
+        if (then := before.links.get(name)) and name != "lo" and now.packets > then.packets
     ]
     found["drop_ratio"] = max((d for d in drops if d is not None), default=None)
     if before.ports and after.ports:
@@ -230,7 +230,11 @@ def _fullest_link(before: Counters, after: Counters, facts: Facts, window_s: flo
         return None
     rates = dict(facts.link_rates)
     only = rates.pop("", None)
-    got = {n: now[0] - before.links[n][0] for n, now in after.links.items() if n in before.links and n != "lo"}
+    got = {
+        n: now.received_bytes - before.links[n].received_bytes
+        for n, now in after.links.items()
+        if n in before.links and n != "lo"
+    }
     for name, port in after.ports.items():
         earlier = before.ports.get(name)
         if earlier and port.received_bytes is not None and earlier.received_bytes is not None:
@@ -248,7 +252,7 @@ def _file_systems(before: Counters, after: Counters, facts: Facts, window_s: flo
     moved = {name: _since(mount, before.mounts.get(name)) for name, mount in after.mounts.items()}
     chosen = facts.mount if facts.mount in moved else max(moved, key=lambda n: moved[n].bytes_read, default="")
     if chosen and (moved[chosen].bytes_read or not after.llite):
-        return _nfs(moved[chosen], window_s)
+        return _nfs(moved[chosen], window_s) | {"other_traffic_ratio": _other_traffic(before, after, moved.values())}
     if not after.llite:
         return {}
     calls = {n: _less(c, before.llite.get(n)) for n, c in after.llite.items()}
@@ -258,6 +262,17 @@ def _file_systems(before: Counters, after: Counters, facts: Facts, window_s: flo
     return _mix(calls, "open", "read", total, nfs=False) | (
         {"storage_bytes_per_s": total / window_s} if window_s and total > 0 else {}
     )
+
+
+def _other_traffic(before: Counters, after: Counters, mounts: Iterable[Mount]) -> float | None:
+    """Of what went over the busiest link, both ways, the part that no NFS mount moved."""
+    moved = [
+        now.received_bytes - then.received_bytes + now.sent_bytes - then.sent_bytes
+        for name, now in after.links.items()
+        if (then := before.links.get(name)) and name != "lo"
+    ]
+    total = max(moved, default=0)
+    return _share(max(0, total - sum(mount.bytes_moved for mount in mounts)), total)
 
 
 def _nfs(mount: Mount, window_s: float | None) -> dict[str, float | None]:
@@ -297,6 +312,7 @@ def _since(mount: Mount, earlier: Mount | None) -> Mount:
         mount.age_s,
         mount.connection_count,
         mount.bytes_read - earlier.bytes_read,
+        mount.bytes_moved - earlier.bytes_moved,
         mount.read_rtt_us - earlier.read_rtt_us,
         {name: _less(call, earlier.calls.get(name)) for name, call in mount.calls.items()},
     )

@@ -36,6 +36,7 @@ class Signals:
         io_full_ratio: Time in which all tasks waited for I/O (PSI).
         request_bytes: Mean size of a read.
         link_ratio: Received of the rate of the fullest link.
+        other_traffic_ratio: Of what the busiest link moved, the part that is not of the storage mounts.
         retransmit_ratio: TCP segments sent again, of those sent.
         drop_ratio: Packets dropped by a network interface, of those received.
         pause_ratio: Time in which a peer or this host was told to stop sending.
@@ -66,6 +67,7 @@ class Signals:
     io_full_ratio: float | None = None
     request_bytes: float | None = None
     link_ratio: float | None = None
+    other_traffic_ratio: float | None = None
     retransmit_ratio: float | None = None
     drop_ratio: float | None = None
     pause_ratio: float | None = None
@@ -186,7 +188,14 @@ SIGNS: Final[tuple[Sign, ...]] = (
         _at_least(lambda s: s.request_bytes, 128 * KIB),
         _bytes(lambda s: s.request_bytes, "a read has {}"),
     ),
-    Sign("link-full", _N, 35, _LINK_FULL, _percent(lambda s: s.link_ratio, "{} of a link's rate was received")),
+    Sign("link-full", _N, 45, _LINK_FULL, _percent(lambda s: s.link_ratio, "{} of a link's rate was received")),
+    Sign(
+        "shared-link",
+        _N,
+        10,
+        _all(_at_least(lambda s: s.link_ratio, 0.5), _at_least(lambda s: s.other_traffic_ratio, 0.2)),
+        _percent(lambda s: s.other_traffic_ratio, "{} of what the link moves is other traffic than the mount's"),
+    ),
     Sign(
         "tcp-retransmits",
         _N,

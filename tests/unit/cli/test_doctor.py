@@ -76,3 +76,18 @@ def test_a_folder_without_anything_is_an_error(tmp_path):
         invoke("--from", tmp_path)
     with pytest.raises(ConfigError):
         invoke("--from", tmp_path, "--capture", tmp_path)
+
+
+def test_a_bucket_is_looked_at_and_written_to_only_with_the_probe(tmp_path, monkeypatch):
+    from stoker.testing.fault_server import FaultServer
+
+    with FaultServer() as server:
+        server.put("pre/a", b"0123456789")
+        for name, value in server.environ.items():
+            monkeypatch.setenv(name, value)
+        for arguments, severity in (([], "info"), (["--probe"], "ok"), (["--capture", tmp_path / "c"], "info")):
+            _, text = invoke("s3://bucket/pre", *arguments, "--json")
+            found = {f["id"]: f["severity"] for f in json.loads(text)["findings"]}
+            assert found["object-store-answers"] == "ok"
+            assert found["object-store-conditional-write"] == severity
+        assert server.keys() == ["pre/a"]

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from stoker.doctor.signal_texts import Counters, Disk, Port, read_counters
+from stoker.doctor.signal_texts import Counters, Disk, Link, Port, read_counters
 from stoker.doctor.signals import Facts, facts_of_meta, measure
 from stoker.doctor.stall_signs import Signals
 
@@ -93,7 +93,10 @@ def test_the_fullest_link_is_that_nearest_to_its_own_rate(sample):
     words = ports[1].ports["mlx5_0/1"].received_bytes - ports[0].ports["mlx5_0/1"].received_bytes
     assert found.link_ratio == pytest.approx(words / 10 / 25e9)
     assert found.congestion_count is not None
-    links = counters(links={"a": (0, 0, 0), "b": (0, 0, 0)}), counters(links={"a": (100, 1, 0), "b": (90, 1, 0)})
+    links = (
+        counters(links={n: Link(0, 0, 0, 0) for n in "ab"}),
+        counters(links={"a": Link(100, 1, 0, 0), "b": Link(90, 1, 0, 0)}),
+    )
     assert measure(*links, Facts(10.0, link_rates={"a": 100.0, "b": 10.0})).link_ratio == pytest.approx(0.9)
     assert measure(*links, TEN).link_ratio is None
 

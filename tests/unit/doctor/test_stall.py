@@ -34,7 +34,7 @@ WORSE_UP = {
         *("storage_bytes_per_s", "device_util_ratio", "device_queue_count", "io_full_ratio", "request_bytes"),
     ),
     Bottleneck.NETWORK: (
-        *("link_ratio", "retransmit_ratio", "drop_ratio", "pause_ratio", "congestion_count"),
+        *("link_ratio", "other_traffic_ratio", "retransmit_ratio", "drop_ratio", "pause_ratio", "congestion_count"),
         *("read_rtt_s", "rtt_growth_ratio"),
     ),
     Bottleneck.METADATA: ("metadata_time_ratio", "metadata_ops_ratio", "open_latency_ratio"),
@@ -98,6 +98,9 @@ def test_the_congested_network_shows_what_its_row_says(scenario):
     assert found.read_rtt_s == pytest.approx(0.060)
     assert found.metadata_ops_ratio == pytest.approx(1500 / 28000)
     assert found.connection_count == 1
+    assert found.other_traffic_ratio == pytest.approx(0.24, abs=0.005)
+    present = {sign.name for sign in judge(found).seen if sign.present}
+    assert {"shared-link", "one-connection", "packet-drops"} <= present
 
 
 def test_small_files_on_lustre_show_what_their_row_says(scenario):
