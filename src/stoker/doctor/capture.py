@@ -38,6 +38,11 @@ class RecordingNode:
     node: Node
     _answers: dict[tuple[str, str], Any] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    begun_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """When it was made is when the capture is of."""
+        self.begun_s = self.node.clock_s()
 
     def read(self, path: str, limit_bytes: int = READ_LIMIT_BYTES) -> str | Missing:
         """The text of a file."""
@@ -107,7 +112,7 @@ class RecordingNode:
         with self._lock:
             answers = dict(self._answers)
         found = _Written(directory, redact)
-        facts: dict[str, Any] = {"version": CAPTURE_VERSION, "clock_s": self.clock_s(), "targets": list(targets)}
+        facts: dict[str, Any] = {"version": CAPTURE_VERSION, "clock_s": self.begun_s, "targets": list(targets)}
         facts |= {name: {} for name in ("missing", "listing", "link", "stat", "readable", "space", "environment")}
         facts |= {"commands": [], "host": None}
         for (question, about), answer in answers.items():

@@ -4,7 +4,25 @@ from __future__ import annotations
 
 from typing import Final
 
-from stoker.doctor import check, diskstats, filesystem, gds, gpu, host, kinds, kubernetes, network, nvme, own, raid
+from stoker.doctor import (
+    bench,
+    check,
+    diskstats,
+    filesystem,
+    gds,
+    gds_probe,
+    gpu,
+    host,
+    kinds,
+    kubernetes,
+    network,
+    nvme,
+    object_store,
+    own,
+    raid,
+    stall_report,
+    storage,
+)
 from stoker.doctor.finding import FindingId
 from stoker.doctor.subject import Subject
 
@@ -20,6 +38,11 @@ SUBJECTS: Final[tuple[Subject, ...]] = (
     gpu.SUBJECT,
     kubernetes.SUBJECT,
     own.SUBJECT,
+    gds_probe.SUBJECT,
+    stall_report.SUBJECT,
+    bench.SUBJECT,
+    storage.SUBJECT,
+    object_store.SUBJECT,
 )
 
 KINDS: Final = tuple(kind for subject in SUBJECTS for kind in subject.kinds)
