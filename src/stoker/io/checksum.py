@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from typing import Any, Final
@@ -28,7 +27,9 @@ def _load_crc32c() -> Any:
     package = None if "crc32c" in sys.modules else PathFinder.find_spec("crc32c")
     inner = package and PathFinder.find_spec("crc32c._crc32c", package.submodule_search_locations)
     if inner is None or inner.loader is None:  # found by other means, as in a zip file, or built another way
-        return import_module("crc32c")
+        import crc32c  # noqa: PLC0415
+
+        return crc32c
     module = module_from_spec(inner)
     inner.loader.exec_module(module)
     return module
