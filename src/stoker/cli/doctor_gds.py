@@ -17,10 +17,10 @@ def gds(
     probe: Annotated[bool, typer.Option("--probe", help="Also read up to 64 MiB of the file into a GPU.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
-    """Say whether reads of a path go directly to a GPU: predicted by rules, or with --probe counted.
+    """Say whether reads of a path go directly to a GPU.
 
-    The probe only reads, in a child with 20 s, without compatible mode; it reports the rung of proof, P0 to P3.
-    Without a GPU nothing is loaded and the answer is unknown.
+    Predicted by rules, or with --probe counted. The probe only reads, in a child with 20 s, without
+    compatible mode; it reports the rung of proof, P0 to P3. Without a GPU nothing is loaded and the answer is unknown.
     """
     from stoker.doctor.gds_probe import Observation, Stage, cannot_probe, choose_file, diagnose_gds, run_child
     from stoker.doctor.node import LiveNode

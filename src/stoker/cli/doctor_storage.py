@@ -22,9 +22,10 @@ def storage(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
-    """Measure what a path can do: reads in order and at random, writes with fsync, metadata; at most 20 s and 2 GiB.
+    """Measure what a path can do.
 
-    Past the page cache where the file system allows; writes only into a directory that it removes.
+    Reads in order and at random, writes with fsync, metadata; at most 20 s and 2 GiB. Past the page cache where the
+    file system allows; writes only into a directory that it removes.
     """
     from stoker.config import load_config
     from stoker.doctor.storage import judge, plan_for, to_json

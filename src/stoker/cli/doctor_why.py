@@ -34,9 +34,10 @@ def why(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
-    """Say what starves the GPUs: throughput, network, metadata, CPU staging, several, or nothing.
+    """Say what starves the GPUs.
 
-    Looks twice. The ledger of a run of stoker counts before what GPUs, devices and links show.
+    Throughput, network, metadata, CPU staging, several, or nothing. Looks twice. The ledger of a run of stoker counts
+    before what GPUs, devices and links show.
     """
     from stoker.doctor.moments import folder_window
     from stoker.doctor.signals import measure
