@@ -35,7 +35,8 @@ def check_path(node: Node, target: Target) -> list[Finding]:
     what = f"{mount.fs_type} on {below}, mounted at {mount.point}"
     findings = [ids.PATH.info(target.path, what, line, fix="")]
     if found.device is None and mount.fs_type in _BLOCK and mount.fs_type != "zfs":
-        findings.append(ids.PATH.unknown(target.path, "its block device cannot be seen in /sys", line))
+        fix = "mount /sys into the container, read-only"
+        findings.append(ids.PATH.unknown(target.path, "its block device cannot be seen in /sys", line, fix=fix))
     if mount.fs_type == "overlay":
         what = "lies in the container's own layer: slow, lost with it, and on the root disk of the node"
         findings.append(ids.OVERLAY.warn(target.path, what, line))
