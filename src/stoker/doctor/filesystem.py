@@ -29,7 +29,8 @@ def check_path(node: Node, target: Target) -> list[Finding]:
         return []
     found = identify(node, target.path)
     if isinstance(found, Missing):
-        return [ids.PATH.unknown(target.path, found.reason, Evidence(found.reason, MOUNTINFO))]
+        fix = "look whether it is there: stat PATH; mount /proc into the container, if it is not"
+        return [ids.PATH.unknown(target.path, found.reason, Evidence(found.reason, MOUNTINFO), fix=fix)]
     mount, line = found.mount, Evidence(found.mount.line, MOUNTINFO)
     below = mounts.shown(found.device) if found.device else mount.source
     what = f"{mount.fs_type} on {below}, mounted at {mount.point}"
@@ -49,7 +50,8 @@ def check_mounts(node: Node, _target: Target) -> list[Finding]:
     """C15: all mounts that a job may read from, and what NFS did on them."""
     text = node.read(MOUNTINFO)
     if isinstance(text, Missing):
-        return [ids.PATH.unknown("mounts", "cannot be seen", Evidence(text.reason, MOUNTINFO))]
+        fix = "mount /proc into the container"
+        return [ids.PATH.unknown("mounts", "cannot be seen", Evidence(text.reason, MOUNTINFO), fix=fix)]
     stats = node.read(_MOUNTSTATS)
     told = {m.point: m for m in mountstats.parse(stats)} if isinstance(stats, str) else {}
     found: list[Finding] = []

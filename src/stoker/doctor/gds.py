@@ -14,7 +14,7 @@ from stoker.doctor.check import Check, Target
 from stoker.doctor.cufile_json import CuFileConfig
 from stoker.doctor.finding import Evidence, Finding, Severity
 from stoker.doctor.gds_route import DriverFacts, Expected, expect
-from stoker.doctor.identity import identify
+from stoker.doctor.identity import MOUNTINFO, identify
 from stoker.doctor.kinds import Kind
 from stoker.doctor.node import Host, Missing, Node
 from stoker.doctor.subject import Subject
@@ -91,6 +91,9 @@ def check_driver(node: Node, _target: Target) -> list[Finding]:
     version = node.read(NVIDIA_VERSION)
     if isinstance(version, Missing):
         line = Evidence(version.reason, NVIDIA_VERSION)
+        if isinstance(node.read(MOUNTINFO), Missing):
+            what = "/proc is not visible here, so neither is a driver"
+            return [ids.NO_GPU.unknown("GPUDirect", what, line, fix="mount /proc into the container")]
         return [ids.NO_GPU.info("GPUDirect", "no NVIDIA driver is seen here: it does not apply", line)]
     found: list[Finding] = []
     module = node.read(f"{_NVIDIA_FS}/version")

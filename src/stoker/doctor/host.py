@@ -116,7 +116,7 @@ def check_pressure(node: Node, _target: Target) -> list[Finding]:
     if not there:
         missing = next((text for text in texts.values() if isinstance(text, Missing)), Missing("it is empty"))
         line = Evidence(missing.reason, "/proc/pressure")
-        fix = "boot with psi=1 to see it"
+        fix = "boot with psi=1 to see it, or mount /proc into the container"
         return [ids.PRESSURE_LOW.unknown("pressure", "what tasks wait for cannot be seen", line, fix=fix)]
     return pressure.explain("".join(f"==> {name} <==\n{text}" for name, text in there.items()), "/proc/pressure")
 
