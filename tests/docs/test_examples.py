@@ -1,7 +1,7 @@
 """What the README and the guides show is run: their commands and their Python, from top to bottom, in an empty folder.
 
-A block that begins with ```python NAME or ```text NAME is saved as that file, for a later command. `make` lines must name a
-target; other lines of shell are not understood and fail, so that nothing is shown that nobody runs.
+A block that begins with ```python NAME or ```text NAME is saved as that file, for a later command. `make` lines must
+name a target; other lines of shell are not understood and fail, so that nothing is shown that nobody runs.
 
 One kind is not run: ```python not run: LIBRARY VERSION, where the library is not among the requirements of the tests.
 It must compile, and the page must say below it that it is not run and which version it was written for.
