@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer.core import TyperGroup
@@ -13,6 +13,10 @@ from stoker.cli.doctor_gds import gds
 from stoker.cli.doctor_show import end_with, private_names
 from stoker.cli.doctor_storage import storage
 from stoker.cli.doctor_why import why
+
+if TYPE_CHECKING:
+    from stoker.doctor.check import Target
+    from stoker.doctor.finding import Finding
 
 _DEFAULT = "check"
 _WHY = "--why"
@@ -67,7 +71,6 @@ def check(
     from stoker.doctor.check import Target
     from stoker.doctor.diagnose import diagnose, diagnose_folder
     from stoker.doctor.node import LiveNode
-    from stoker.doctor.object_store import diagnose_stores
     from stoker.doctor.redact import Redactor
     from stoker.errors import ConfigError
 
@@ -79,14 +82,25 @@ def check(
         given = [Target(text) for text in targets or []]
         end_with(diagnose_folder(captured, given), [t.text for t in given], as_json=as_json)
     if capture is None:
-        found = diagnose(LiveNode(), asked) + diagnose_stores(LiveNode(), asked, probe=probe)
+        found = diagnose(LiveNode(), asked) + _stores(asked, probe=probe)
         end_with(found, [t.text for t in asked], as_json=as_json)
     node = RecordingNode(LiveNode())
     found = diagnose(node, asked)
     count = node.write(capture, Redactor(private_names()), [t.text for t in asked])
     typer.echo(f"{count} files are in {capture}; look through them before you give them away", err=True)
-    found += diagnose_stores(LiveNode(), asked, probe=probe)
+    found += _stores(asked, probe=probe)
     end_with(found, [t.text for t in asked], as_json=as_json)
+
+
+def _stores(targets: list[Target], *, probe: bool) -> list[Finding]:
+    """Findings of the targets that are URLs; without one the clients of object stores are not loaded."""
+    from stoker.doctor.node import LiveNode
+
+    if not any(target.url for target in targets):
+        return []
+    from stoker.doctor.object_store import diagnose_stores
+
+    return diagnose_stores(LiveNode(), targets, probe=probe)
 
 
 @doctor.command(name="explain", epilog="Example: stoker doctor explain gdscheck.txt cufile.log")

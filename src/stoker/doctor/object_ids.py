@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from stoker.doctor.finding import FindingId
+from stoker.doctor.subject import Subject
 
 UNREACHABLE = FindingId(
     "object-store-answers",
@@ -55,3 +56,5 @@ STALE_UPLOADS = FindingId(
     fix="aws s3api list-multipart-uploads --bucket BUCKET; a lifecycle rule AbortIncompleteMultipartUpload ends them",
 )
 IDS: Final = (UNREACHABLE, DENIED, CLOCK_SKEW, RANGE, CONDITIONAL, SPEED, THROTTLED, STALE_UPLOADS)
+
+SUBJECT: Final = Subject("object-store", ids=IDS)

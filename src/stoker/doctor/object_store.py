@@ -22,7 +22,6 @@ from stoker.doctor import object_ids as ids
 from stoker.doctor.check import Check, Target, run_checks
 from stoker.doctor.finding import Evidence, Finding, Severity
 from stoker.doctor.node import Node
-from stoker.doctor.subject import Subject
 from stoker.errors import AccessDenied, NotFound, StokerError, Throttled, UnsupportedError
 from stoker.store.object import ObjectStore, parse_url
 from stoker.store.object_options import ObjectOptions
@@ -235,6 +234,3 @@ def _date_of(where: str, context: ssl.SSLContext) -> str:
 def _uploads_fix(target: Target) -> str:
     bucket, prefix = parse_url(target.url) if target.url.lower().startswith("s3://") else ("BUCKET", "")
     return f"aws s3api list-multipart-uploads --bucket {bucket}" + (f" --prefix {prefix}/" if prefix else "")
-
-
-SUBJECT: Final = Subject("object-store", ids=ids.IDS)

@@ -6,14 +6,16 @@ import json
 import posixpath
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from stoker.checkpoint.layout import MANIFEST_NAME, RUN_KEY, StepId, receipt_name
 from stoker.doctor import own_ids as ids
 from stoker.doctor.finding import Evidence, Finding
 from stoker.doctor.node import Missing, Node
 from stoker.errors import StokerError
 from stoker.ledger import Cause, Counter, LedgerSnapshot, parse_ledger
+
+if TYPE_CHECKING:
+    from stoker.checkpoint.layout import StepId
 
 MAX_RUNS: Final = 50
 MAX_LEDGERS: Final = 24  # each takes some 10 ms
@@ -26,11 +28,17 @@ def runs_in(node: Node, folder: str) -> list[str]:
     """The folders of runs in a place for checkpoints, by their run.json."""
     names = node.listing(folder)
     there = () if isinstance(names, Missing) else names[:MAX_RUNS]
+    if not there:
+        return []
+    from stoker.checkpoint.layout import RUN_KEY  # noqa: PLC0415  numpy comes with it: 0.1 s where no run is
+
     return [f"{folder}/{name}" for name in there if node.readable(f"{folder}/{name}/{RUN_KEY}")]
 
 
 def steps_in(names: Sequence[str], suffix: str = "") -> list[StepId]:
     """The steps whose directory has this suffix, oldest first."""
+    from stoker.checkpoint.layout import StepId  # noqa: PLC0415  as above
+
     found = [StepId.parse(name.removesuffix(suffix)) for name in names if name.endswith(suffix)]
     return sorted(step for step in found if step is not None)
 
@@ -89,6 +97,8 @@ def judge_far(node: Node, run: str, far_url: str) -> list[Finding]:
     if not place.startswith("file://"):
         what = f"whether its newest step, {step.step}, reached {far_url} was not looked at"
         return [ids.STRANDED.info(run, what, Evidence(step.name, run))]
+    from stoker.checkpoint.layout import MANIFEST_NAME  # noqa: PLC0415  as above
+
     manifest = f"{place.removeprefix('file://')}/{MANIFEST_NAME}"
     if node.readable(manifest):
         return [
@@ -100,6 +110,8 @@ def judge_far(node: Node, run: str, far_url: str) -> list[Finding]:
 
 def _note(node: Node, folder: str) -> Evidence:
     """The reason that a rank noted; the first that can be read."""
+    from stoker.checkpoint.layout import receipt_name  # noqa: PLC0415  as above
+
     names = node.listing(folder)
     for name in (receipt_name(0), *(names if isinstance(names, tuple) else ())):
         text = node.read(f"{folder}/{name}", 1 << 16)

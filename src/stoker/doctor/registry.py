@@ -17,7 +17,7 @@ from stoker.doctor import (
     kubernetes,
     network,
     nvme,
-    object_store,
+    object_ids,
     own,
     raid,
     stall_report,
@@ -42,7 +42,7 @@ SUBJECTS: Final[tuple[Subject, ...]] = (
     stall_report.SUBJECT,
     bench.SUBJECT,
     storage.SUBJECT,
-    object_store.SUBJECT,
+    object_ids.SUBJECT,
 )
 
 KINDS: Final = tuple(kind for subject in SUBJECTS for kind in subject.kinds)

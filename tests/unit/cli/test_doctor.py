@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -106,3 +108,9 @@ def test_a_bucket_is_looked_at_and_written_to_only_with_the_probe(tmp_path, monk
             assert found["object-store-answers"] == "ok"
             assert found["object-store-conditional-write"] == severity
         assert server.keys() == ["pre/a"]
+
+
+def test_looking_at_a_node_loads_neither_numpy_nor_a_client_of_object_stores():
+    script = "import sys, stoker.doctor.diagnose; print({'numpy', 'obstore', 'pyarrow', 'torch'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
