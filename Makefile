@@ -4,7 +4,7 @@
 #   make test     all tests (PYTEST_ARGS="tests/unit/dataset -x" for a part of them)
 #   make test-lab the tests against real servers, which STOKER_LAB_DIR knows how to start
 #   make lint     style, types, layers
-#   make bench    the loader beside its peers, in .venv-bench (benchmarks/README.md); a smoke test of a minute, unless
+#   make bench    the loader beside its peers, in .venv-bench (benchmarks/README.md); a smoke test of a few minutes, unless
 #                 BENCH_ARGS= asks for the whole run, or BENCH_ARGS="--json out.json" for its numbers too
 #   make setup    only the set-up; PYTHON=/path/to/python3 chooses the interpreter
 

@@ -8,13 +8,16 @@ to stderr, tables to stdout.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ import emulate
 import machine
 import peers
 import script
+import slow
 import tables
 from make_data import LONG, REPEATS, DataSet, make_all, warm
 from script import say
@@ -100,10 +104,10 @@ class Case:
 class Bench:
     """Starts measurements and keeps what they said."""
 
-    def __init__(self, plan: Plan, args: argparse.Namespace) -> None:
+    def __init__(self, plan: Plan, args: argparse.Namespace, store: str) -> None:
         self.plan = plan
         self.root = args.data
-        self.store = args.latency_store
+        self.store = store
         self.deadline = time.monotonic() + 60 * args.minutes
         self.cases = [Case(data, far=False) for data in plan.sets if data.name in plan.near_sets]
         self.cases += [Case(data, far=True) for data in plan.sets if data.name in plan.far_sets]
@@ -120,8 +124,8 @@ class Bench:
         self._measure_null()
         for turn in range(len(peers.WORKERS)):
             for case in self.cases:
-                for name, about in self._peers(case):
-                    wanted = about.workers if len(about.workers) == 1 else self.plan.workers
+                for name in self._peers(case):
+                    wanted = self._settings(case, name)
                     if turn < len(wanted) > 1:
                         self._measure(case, name, wanted[turn], search=True)
 
@@ -130,7 +134,7 @@ class Bench:
         finalists = [
             (case, name, setting)
             for case in self.cases
-            for name, _ in self._peers(case)
+            for name in self._peers(case)
             if (setting := self._best(case, name)) is not None
         ]
         self.took_s.clear()
@@ -143,18 +147,24 @@ class Bench:
             for case, name, setting in finalists:
                 self._measure(case, name, setting, search=False)
 
-    def _peers(self, case: Case) -> list[tuple[str, peers.About]]:
+    def _settings(self, case: Case, name: str) -> tuple[int, ...]:
+        """The numbers of workers that are tried. Where each of them waits for one request after the other, more are
+        better, and what is slowest needs no search."""
+        about = peers.PEERS[name]
+        if len(about.workers) == 1:
+            return about.workers
+        return (max(self.plan.workers),) if case.far and name == "floor" else self.plan.workers
+
+    def _peers(self, case: Case) -> list[str]:
         """Who takes part."""
         little = not case.far and case.data.name in self.plan.little_sets
-        return [(name, about) for name, about in peers.PEERS.items() if little or name != "stoker-little"]
+        return [name for name in peers.PEERS if little or name != "stoker-little"]
 
     def _best(self, case: Case, name: str) -> int | None:
         """The setting to measure at length."""
-        wanted = peers.PEERS[name].workers
+        wanted = self._settings(case, name)
         if len(wanted) == 1:
             return wanted[0]
-        if len(self.plan.workers) == 1:
-            return self.plan.workers[0]
         return tables.best_setting(self.found[case.title], name)
 
     def _measure_null(self) -> None:
@@ -187,7 +197,7 @@ class Bench:
         source, latency_s = str(case.data.folder(self.root) / folder), 0.0
         if case.far and self.store.startswith("sleep:"):
             latency_s = float(self.store.removeprefix("sleep:"))
-        elif case.far:
+        elif case.far:  # a server, or any store that has the folders of the data sets
             source = f"{self.store.rstrip('/')}/{case.data.folder(Path()).name}/{folder}"
         return {
             "peer": name,
@@ -226,18 +236,38 @@ class Bench:
         return result
 
 
+@contextlib.contextmanager
+def serving(store: str, root: Path) -> Iterator[str]:
+    """The store far away. For "server:SECONDS" it is a server of ours, to which the environment leads every client."""
+    if not store.startswith("server:"):
+        yield store
+        return
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as script_file:
+        json.dump({"latency_s": float(store.removeprefix("server:"))}, script_file)
+        script_file.flush()
+        module = ["-m", "stoker.testing.fault_server", "--directory", str(root), "--script", script_file.name]
+        process = subprocess.Popen([sys.executable, *module], stdout=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout is not None
+            about = json.loads(process.stdout.readline())
+            url = about["url"]
+            os.environ |= {slow.SERVER: url, "AWS_ENDPOINT_URL": url, "S3_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true"}
+            os.environ |= {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
+            yield f"s3://{about['bucket']}"
+        finally:
+            process.terminate()
+            process.wait()
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--quick", action="store_true", help="a smoke test of a minute or two: its numbers mean nothing"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number there")
+    parser = script.options(__doc__)
     parser.add_argument("--minutes", type=float, default=8.5, help="no round begins that would end later than this")
     parser.add_argument(
         "--latency-store",
         default="sleep:0.02",
         metavar="STORE",
-        help="sleep:SECONDS a request, or the URL under which the folders of the data sets lie",
+        help="sleep:SECONDS a request; server:SECONDS, an S3 server on this machine; or the URL under which the "
+        "folders of the data sets lie",
     )
     args = parser.parse_args()
     begin, load = time.monotonic(), os.getloadavg()[0]
@@ -245,15 +275,16 @@ def main() -> None:
     args.data.mkdir(parents=True, exist_ok=True)
     say(f"data sets in {args.data}")
     make_all(plan.sets, args.data)
-    bench = Bench(plan, args)
     for data in plan.sets:
         warm(data, args.data)
-    if len(plan.workers) > 1:
-        bench.search()
-    bench.rounds()
+    with serving(args.latency_store, args.data) as store:
+        bench = Bench(plan, args, store)
+        if len(plan.workers) > 1:
+            bench.search()
+        bench.rounds()
     facts = machine.facts(bench.versions, bench.loads)
     facts["minutes"] = round((time.monotonic() - begin) / 60, 1)
-    facts["latency store"] = bench.store
+    facts["latency store"] = args.latency_store
     facts["load average at the start"] = f"{load:.1f}"
     print(tables.everything(bench.found, bench.left_out, facts, emulate.OCTAVE))
     script.save(args.json, {"load": load, "facts": facts, "found": bench.found, "left_out": bench.left_out})

@@ -194,7 +194,8 @@ def system_calls(batches: Endless, copier: emulate.Copier, job: peers.Job, flat:
 def main() -> None:
     spec = json.loads(sys.argv[1])
     module, about = peers.load(spec["peer"]), peers.PEERS.get(spec["peer"], peers.NULL)
-    if spec["far"]:
+    slow.forget_requests()
+    if spec["far"] and "://" not in spec["source"]:
         slow.begin(spec["latency_s"], Path(spec["scratch"], "requests"))
     with tempfile.TemporaryDirectory(dir=spec["scratch"], ignore_cleanup_errors=True) as scratch:
         job = peers.Job(

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 LATENCY = "BENCHMARK_LATENCY_S"
+SERVER = "BENCHMARK_SERVER"
 REQUESTS = "BENCHMARK_REQUESTS"  # the file whose size is the number of requests
 CHILDREN = Path(__file__).parent / "late"
 
@@ -45,8 +47,29 @@ def request() -> None:
 
 
 def request_count() -> int:
+    if SERVER in os.environ:
+        with urllib.request.urlopen(f"{server()}/-/requests") as reply:
+            return sum(piece.count(b"\n") for piece in iter(lambda: reply.read(1 << 20), b""))
     path = os.environ.get(REQUESTS)
     return Path(path).stat().st_size if path else 0
+
+
+def forget_requests() -> None:
+    """What a server counted for those before."""
+    if SERVER in os.environ:
+        asked = urllib.request.Request(f"{server()}/-/requests", method="DELETE")
+        urllib.request.urlopen(asked).close()
+
+
+def server() -> str:
+    """Where a server with latency listens, for sources that are URLs: http://host:port."""
+    return os.environ[SERVER]
+
+
+def fetch(url: str) -> bytes:
+    """An object of that server, s3://bucket/key."""
+    with urllib.request.urlopen(f"{server()}/{url.removeprefix('s3://')}") as reply:
+        return reply.read()
 
 
 def make_stoker_late() -> None:

@@ -5,6 +5,8 @@ What anyone can write in thirty lines: `__getitems__` of a whole batch, exact sh
 
 from __future__ import annotations
 
+import http.client
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,10 +22,14 @@ from peers.torch_batches import DataLoaderFeed, worker_options
 
 class Preads(Dataset):
     def __init__(self, job: Job) -> None:
-        index = np.load(Path(job.source, "index.npy"))  # int64[n, 2]: shard, offset
+        remote = job.source.startswith("s3://")
+        load = slow.fetch if remote else lambda name: Path(name).read_bytes()
+        index = np.load(io.BytesIO(load(f"{job.source}/index.npy")))  # int64[n, 2]: shard, offset
         self._shards, self._offsets = index[:, 0].tolist(), index[:, 1].tolist()
-        names = Path(job.source, "index.txt").read_text().split()
-        self._descriptors = [os.open(Path(job.source, name), os.O_RDONLY) for name in names]
+        names = load(f"{job.source}/index.txt").decode().split()
+        self._paths = [f"/{job.source.removeprefix('s3://')}/{name}" for name in names] if remote else []
+        self._descriptors = [] if remote else [os.open(Path(job.source, name), os.O_RDONLY) for name in names]
+        self._connection: http.client.HTTPConnection | None = None
         self._size = job.sample_bytes
         self._far = job.far
 
@@ -39,12 +45,30 @@ class Preads(Dataset):
             batch.set_(torch.UntypedStorage._new_shared(shape[0] * shape[1]), 0, shape)
         rows, size = memoryview(batch.numpy()).cast("B"), self._size
         for row, sample in enumerate(samples):
+            target = rows[row * size : (row + 1) * size]
+            shard, offset = self._shards[sample], self._offsets[sample]
+            if self._paths:
+                self._get(shard, offset, target)
+                continue
             if self._far:
                 slow.request()
-            target = [rows[row * size : (row + 1) * size]]
-            if os.preadv(self._descriptors[self._shards[sample]], target, self._offsets[sample]) != size:
+            if os.preadv(self._descriptors[shard], [target], offset) != size:
                 raise RuntimeError(f"sample {sample} is cut off")
         return batch
+
+    def _get(self, shard: int, offset: int, target: memoryview) -> None:
+        """A range of an object, over a connection that stays; each worker has its own."""
+        if self._connection is None:
+            self._connection = http.client.HTTPConnection(slow.server().removeprefix("http://"))
+        span = f"bytes={offset}-{offset + len(target) - 1}"
+        self._connection.request("GET", self._paths[shard], headers={"Range": span})
+        reply = self._connection.getresponse()
+        filled = 0
+        while filled < len(target) and (count := reply.readinto(target[filled:])):
+            filled += count
+        if reply.status != 206 or filled != len(target):
+            raise RuntimeError(f"status {reply.status}, {filled} of {len(target)} bytes")
+        reply.read()
 
 
 class EndlessBatches(Sampler):

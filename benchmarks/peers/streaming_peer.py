@@ -23,7 +23,9 @@ def open_feed(job: Job) -> DataLoaderFeed:
     place: dict[str, Any] = {"local": job.source}
     if job.far:
         LocalDownloader._download_file_impl = _late(LocalDownloader._download_file_impl)
-        first = json.loads(Path(job.source, "index.json").read_text())["shards"][0]
+        index = f"{job.source}/index.json"
+        text = slow.fetch(index) if index.startswith("s3://") else Path(index).read_bytes()
+        first = json.loads(text)["shards"][0]
         block = SHUFFLE_SHARDS * first["samples"]
         place = {"local": str(job.scratch / "cache"), "remote": job.source, "shuffle_block_size": block}
     dataset = StreamingDataset(batch_size=job.batch_size, shuffle=True, num_canonical_nodes=1, **place)

@@ -18,10 +18,15 @@ SHUFFLE_BUFFER = 1000  # samples
 
 
 def open_feed(job: Job) -> DataLoaderFeed:
-    names = Path(job.source, "index.txt").read_text().split()
-    if job.far:
-        gopen_schemes["far"] = _open_far
-    shards = [f"{'far:' if job.far else ''}{job.source}/{name}" for name in names]
+    if job.source.startswith("s3://"):
+        names = slow.fetch(f"{job.source}/index.txt").decode().split()
+        bucket = f"{slow.server()}/{job.source.removeprefix('s3://')}"
+        shards = [f"pipe:curl -sf {bucket}/{name}" for name in names]  # how it reads HTTP anyway
+    else:
+        names = Path(job.source, "index.txt").read_text().split()
+        if job.far:
+            gopen_schemes["far"] = _open_far
+        shards = [f"{'far:' if job.far else ''}{job.source}/{name}" for name in names]
     dataset = (
         webdataset.WebDataset(shards, shardshuffle=len(shards), repeat=True)
         .shuffle(SHUFFLE_BUFFER, initial=SHUFFLE_BUFFER // 4)

@@ -35,7 +35,16 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    with stoker.open(nvme=tmp_path_factory.mktemp("nvme"), layout=Layout()) as run:
+    """Ranks that make their batches in threads: a hundred processes would say no more, and take a minute."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STOKER_FEED_FEEDER", "inline")
+        with stoker.open(nvme=tmp_path_factory.mktemp("nvme"), layout=Layout()) as run:
+            yield run
+
+
+@pytest.fixture
+def run_with_children(tmp_path):
+    with stoker.open(nvme=tmp_path / "nvme", layout=Layout()) as run:
         yield run
 
 
@@ -101,6 +110,10 @@ def test_any_number_of_ranks_goes_on_where_any_other_stopped(run, data, whole, b
 @pytest.mark.parametrize("stop", range(13))
 def test_at_every_step_also_the_ends_of_epochs_and_of_training(run, data, whole, stop):
     assert resumed(run, data, [(3, stop), (4, 99)]) == whole
+
+
+def test_ranks_with_feeders_of_their_own_go_on_the_same(run_with_children, data, whole):
+    assert resumed(run_with_children, data, [(3, 5), (2, 99)]) == whole
 
 
 def test_three_times_in_one_epoch_and_at_its_very_end(run, data, whole):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from stoker.dataset.distinct import distinct
 from stoker.dataset.splitmix import Hasher, Purpose
 
 
@@ -58,7 +59,7 @@ def cut_lanes(block_samples: NDArray[np.int64], lane_count: int, hasher: Hasher)
     run_stop = np.cumsum(block_samples[run_order])
     sample_count = int(run_stop[-1])
     cuts = np.array([g * sample_count // lane_count for g in range(lane_count + 1)], np.int64)
-    edges = np.union1d(cuts, run_stop)
+    edges = distinct(np.concatenate((cuts, run_stop)))
     at = np.searchsorted(run_stop, edges[:-1], side="right")
     block = run_order[at]
     # The distance of a piece from the end of its block is the same in the run order and in the data set.

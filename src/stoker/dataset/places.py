@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from stoker.dataset.distinct import distinct
 from stoker.dataset.layout import Int64s
 from stoker.dataset.objects import ObjectTable
 from stoker.dataset.offsets import MISSING, OffsetsTable
@@ -69,7 +70,7 @@ class Places:
         objects = np.searchsorted(self._first, samples, side="right") - 1
         known = self._known[objects]
         if not known.all():
-            for index in np.unique(objects[~known]).tolist():
+            for index in distinct(objects[~known]).tolist():
                 self.load(index)
         width = len(self._fields)
         rows = self._rows[samples]

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from stoker.dataset.distinct import distinct
 from stoker.dataset.layout import Int64s, choose_block_bytes
 from stoker.dataset.manifest import FieldSchema
 from stoker.dataset.objects import ObjectTable, check_version
@@ -180,7 +181,7 @@ class OpenTokens:
         """Raise SourceChanged unless these objects are those that were listed; one stat each, the first time."""
         if self._checked[objects].all():
             return
-        for index in np.unique(objects[~self._checked[objects]]).tolist():
+        for index in distinct(objects[~self._checked[objects]]).tolist():
             size, version = int(self.objects.size_bytes[index]), self.objects.versions[index]
             check_version(self.store, self.objects.keys[index], size, version, seen="listed", hint=_CHANGED)
             with self._lock:

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stoker.dataset.distinct import distinct
 from stoker.dataset.layout import Int64s
 from stoker.feed.gather import Units
 
@@ -74,7 +75,7 @@ class Frames:
             frame: list[int] = []
             if missing.any():
                 self._hold(frames[~missing])
-                wanted = np.unique(units[missing & self._usable[units]])
+                wanted = distinct(units[missing & self._usable[units]])
                 taken = self._take(len(wanted), int((~missing).sum()), gives_up)
                 wanted = wanted[: len(taken)]
                 self._assign(taken, wanted)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from stoker.dataset.distinct import distinct
 from stoker.dataset.places import NO_CHECKSUM
 from stoker.dataset.readable import Readable
 from stoker.errors import NotFound, Truncated
@@ -161,7 +162,7 @@ class _Gathered:
         odd = copy_parts(gatherer.frames.memory, target, places)
         wrong = np.flatnonzero(np.repeat(ready, width))[odd]
         gatherer.frames.forget(frames[wrong // width])
-        return np.union1d(np.flatnonzero(np.repeat(~ready, width)), wrong)
+        return distinct(np.concatenate((np.flatnonzero(np.repeat(~ready, width)), wrong)))
 
     def _read_alone(self, parts: NDArray[np.int64]) -> None:
         """Read the rest sample by sample."""

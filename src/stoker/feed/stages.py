@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from stoker.dataset.distinct import distinct
 from stoker.dataset.order import OrderedBatch
 from stoker.dataset.readable import Readable
 from stoker.feed.batch import BYTES, Field, InReply, WireBatch, read_field
@@ -76,7 +77,7 @@ class Stages:
             return
         firsts = self._opened.objects.first_sample
         touched = np.searchsorted(firsts, ordered.samples, side="right") - 1
-        new = np.unique(touched[~self._known_objects[touched]])
+        new = distinct(touched[~self._known_objects[touched]])
         if len(new) > 1:
             loaded = threading.Event()
 

@@ -173,6 +173,23 @@ def test_offsets_of_strings_that_run_backwards_or_out_of_the_buffer_are_refused(
         decode_table(pa.py_buffer(whole.replace(right, struct.pack("<qqq", *offsets))), 2, "here")
 
 
+def test_a_string_that_begins_within_a_character_is_refused():
+    whole = bytes(encode_table(Table({"s": Text.of(["aä", "b"])})))
+    right = struct.pack("<qqq", 0, 3, 4)
+    assert whole.count(right) == 1
+    with pytest.raises(FormatError, match="UTF8"):
+        decode_table(whole.replace(right, struct.pack("<qqq", 0, 2, 4)), 2, "here")
+
+
+@given(st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), min_size=1, max_size=4))
+def test_whatever_is_damaged_is_refused_by_an_error_of_stokers(damages):
+    whole = bytearray(encode_table(table_of(["a", "bb", "cää"])))
+    for at, value in damages:
+        whole[at % len(whole)] = value
+    with contextlib.suppress(FormatError):
+        list(decode_table(whole, 3, "here").text("key"))
+
+
 def test_an_object_far_too_large_for_its_rows_is_not_read(store):
     store.write(Key("t.arrow"), bytes(3 << 20))
     if store.path(Key("t.arrow")) is None:

@@ -95,6 +95,53 @@ def test_without_a_stderr(script):
     assert output([sys.executable, "-c", closed]) == "66 child\n"
 
 
+# What takes milliseconds to load, and is not needed to read a packed data set from local files.
+NEVER = {
+    *(
+        "pyarrow",
+        "obstore",
+        "torch",
+        "asyncio",
+        "multiprocessing",
+        "argparse",
+        "email",
+        "importlib.metadata",
+        "tomllib",
+    ),
+    *("numpy.ma", "numpy.random", "stoker.dataset.index", "stoker.dataset.tokens", "stoker.dataset.writer"),
+    *("stoker.store.object", "stoker.store.retry", "stoker.checkpoint.save", "stoker.meter.report"),
+}
+
+
+def test_what_the_first_batch_does_not_need_is_loaded_neither_by_the_trainer_nor_by_the_child(script):
+    listing = script.split("def number")[0] + (
+        "def modules(sample):\n"
+        "    import sys\n"
+        "    return {'modules': ' '.join(sys.modules)}\n"
+        "with stoker.open(nvme=NVME) as run:\n"
+        "    describe = stoker.Dataset(DATA)\n"
+        "    print(*sys.modules)\n"
+        "    for described in (describe, describe.map(modules)):\n"
+        "        batch = next(iter(run.loader(described, global_batch_size=4)))\n"
+        "        print(*(batch['modules'][0].split() if 'modules' in batch else sys.modules))\n"
+    )
+    found = output([sys.executable, "-c", listing]).splitlines()
+    assert len(found) == 3
+    for modules in map(set, map(str.split, found)):
+        assert {"stoker", "stoker.values"} <= modules
+        assert modules & NEVER == set()
+
+
+def test_the_child_is_started_before_the_trainer_loads_numpy(script):
+    early = script.split("def number")[0] + (
+        "run = stoker.open(nvme=NVME)\n"
+        "import stoker.feed.start\n"
+        "print('numpy' in sys.modules, 'msgspec' in sys.modules)\n"
+        "run.close()\n"
+    )
+    assert output([sys.executable, "-c", early]) == "False False\n"
+
+
 def test_by_itself_it_says_what_it_is():
     done = subprocess.run(
         [sys.executable, "-m", "stoker.feed"], capture_output=True, text=True, timeout=60, check=False

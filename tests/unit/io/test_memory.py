@@ -22,6 +22,7 @@ from stoker.io.memory import (
     apart_fd,
     make_apart,
     make_words,
+    map_file,
     map_words,
     take_apart,
 )
@@ -429,3 +430,30 @@ def test_a_watcher_knows_at_any_time_where_the_arena_is_mapped():
     arena.close()
     arena.close()
     assert watcher.told == [(first, 4096), "unmapping", (second, 8192), "unmapping"]
+
+
+def test_a_mapped_file_is_what_it_was_when_another_takes_its_place_and_holds_no_file_open(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"content" * 1000)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    mapped = [map_file(path) for _ in range(3)]
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    (tmp_path / "other").write_bytes(b"x")
+    (tmp_path / "other").rename(path)
+    assert mapped[0] == mapped[2] == b"content" * 1000
+    assert mapped[0].readonly
+    assert str(path) in Path("/proc/self/maps").read_text()
+    part = mapped.pop()[7:14]
+    del mapped
+    gc.collect()
+    assert part == b"content"
+    del part
+    gc.collect()
+    assert str(path) not in Path("/proc/self/maps").read_text()
+
+
+def test_an_empty_file_and_one_that_is_not_there(tmp_path):
+    (tmp_path / "empty").touch()
+    assert map_file(tmp_path / "empty") == b""
+    with pytest.raises(FileNotFoundError):
+        map_file(tmp_path / "none")
