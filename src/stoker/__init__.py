@@ -23,8 +23,8 @@ Write a data set::
         writer.write("cat/001", {"jpg": jpg, "json": b'{"label": 0}'})
 
 Every error is a `stoker.StokerError` that says what, where, and what helps; `stoker.errors` lists them. Next:
-help(stoker.open), help(stoker.Run), help(stoker.Dataset), help(stoker.writer), help(stoker.Layout). For the shell:
-stoker --help.
+help(stoker.open), help(stoker.Run), help(stoker.Dataset), help(stoker.writer), help(stoker.sample_rng),
+help(stoker.Layout). For the shell: stoker --help.
 
 Importing stoker loads neither PyTorch nor Arrow: rooms load what they need when they are entered, and so does each
 child process, which a training job waits for before its first batch.
@@ -44,9 +44,10 @@ if TYPE_CHECKING:
     from stoker import torch as torch
     from stoker.dataset.describe import Dataset
     from stoker.dataset.writer import writer
+    from stoker.feed.randomness import sample_rng
     from stoker.run import Run, open  # noqa: A004  read as stoker.open
 
-__all__ = ["Dataset", "Layout", "Run", "StokerError", "__version__", "errors", "open", "writer"]
+__all__ = ["Dataset", "Layout", "Run", "StokerError", "__version__", "errors", "open", "sample_rng", "writer"]
 
 __version__ = VERSION
 
@@ -57,6 +58,7 @@ def __getattr__(name: str) -> Any:
         "Dataset": "stoker.dataset.describe",
         "Run": "stoker.run",
         "open": "stoker.run",
+        "sample_rng": "stoker.feed.randomness",
         "writer": "stoker.dataset.writer",
     }
     if name == "torch":

@@ -105,6 +105,15 @@ class FeedSettings:
     threads: int = field(
         default=128, metadata=_rule("count", "STOKER_FEED_THREADS", "Reads in flight at most, in one rank.", 1)
     )
+    map_workers: int | None = field(
+        default=None,
+        metadata=_rule(
+            "count",
+            "STOKER_FEED_MAP_WORKERS",
+            "Processes for map functions, in one rank; 0: none; default: half the processors, 1 to 4.",
+            0,
+        ),
+    )
     deadline_s: float = field(
         default=300.0,
         metadata=_rule("duration", "STOKER_FEED_DEADLINE_S", "How long a batch may take before it is an error.", 0),

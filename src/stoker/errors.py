@@ -19,7 +19,7 @@
         NewerFormat                                a format version this release does not know
       CapacityError        OSError        exit 5   disk full, quota, budget
       DatasetError                        exit 9
-        EmptyDataset, SampleError, SourceChanged
+        EmptyDataset, SampleError, SourceChanged, TooManyBadSamples
         UnknownField       KeyError
       CheckpointError                     exit 10
         CheckpointMissing, SaveFailed, Fenced, RunBusy
@@ -43,11 +43,14 @@ class StokerError(Exception):
     """Base of all errors: `what` failed with its numbers, `where` it was, and a `hint` that helps.
 
     Lower case, no trailing period, values in quotes. `exit_code` is what the command line returns;
-    `retryable` says whether the same call may succeed later.
+    `retryable` says whether the same call may succeed later. `sample_row` is the row of a batch whose sample it is
+    about, and `is_bad_sample` whether that one alone is at fault, as long as that batch is being made.
     """
 
     exit_code: ClassVar[int] = 1
     retryable: ClassVar[bool] = False
+    sample_row: int | None = None
+    is_bad_sample: bool = False
 
     def __init__(self, what: str, where: str = "", hint: str = "") -> None:
         super().__init__(what)
@@ -163,6 +166,10 @@ class EmptyDataset(DatasetError, ValueError):
 
 class SampleError(DatasetError):
     """One sample cannot be decoded, mapped or batched; the text names its key."""
+
+
+class TooManyBadSamples(DatasetError):
+    """More samples are bad than `on_bad` allows; the text names the first."""
 
 
 class SourceChanged(DatasetError):

@@ -80,6 +80,8 @@ class Counter(StrEnum):
     DRAIN_BACKLOG = "drain_backlog"
     DEVICE_IDLE_NS = "device_idle_ns"
     PAGEABLE_BATCHES = "pageable_batches"
+    SUBSTITUTED_SAMPLES = "substituted_samples"
+    MASKED_SAMPLES = "masked_samples"
 
 
 @dataclass(frozen=True, slots=True)

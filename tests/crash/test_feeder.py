@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,52 @@ def test_a_feeder_killed_at_any_moment_changes_nothing(place, run, expected, see
     assert longest_s < 10
 
 
+def slowly(sample):
+    time.sleep(0.001)
+    return plus_one(sample)
+
+
+def children_of(pid):
+    """Processes that this one has started."""
+    found = set()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):
+            found |= set(map(int, (task / "children").read_text().split()))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_map_worker_killed_at_any_moment_changes_nothing(place, run, expected, seed):
+    choose = random.Random(seed)
+    data = run.loader(Dataset(place).map(slowly), global_batch_size=8, seed=3, epochs=4)
+    ended = threading.Event()
+    killed = set()
+
+    def kill_at_random():
+        while len(killed) < 4 and not ended.wait(choose.uniform(0, 0.3)):
+            child = data._feeder._child
+            workers = children_of(child.pid) - killed if child is not None else set()
+            for victim in list(workers)[:1]:
+                with suppress(ProcessLookupError):
+                    os.kill(victim, signal.SIGKILL)
+                killed.add(victim)
+
+    killer = threading.Thread(target=kill_at_random)
+    killer.start()
+    seen, longest_s = [], 0.0
+    begin = time.monotonic()
+    for batch in data:
+        longest_s = max(longest_s, time.monotonic() - begin)
+        seen.append(digest(batch))
+        time.sleep(choose.uniform(0, 0.02))
+        begin = time.monotonic()
+    ended.set()
+    killer.join()
+    assert killed
+    assert seen == expected[True]
+    assert longest_s < 10
+
+
 TRAIN = """
 import sys, time
 import stoker
@@ -138,11 +185,13 @@ def test_when_the_trainer_is_killed_its_feeder_ends_and_nothing_remains(place, t
         feeder = int(trainer.stdout.readline())
         assert trainer.stdout.readline() == "stuck\n"
         assert is_alive(feeder)
+        all_of_them = {feeder, *children_of(feeder)}
+        assert (len(all_of_them) > 1) == (state != "idle")  # with what maps, which user code holds up
         trainer.kill()
         trainer.wait()
         deadline = time.monotonic() + 10
-        while is_alive(feeder):
-            assert time.monotonic() < deadline, "the feeder outlives its trainer"
+        while any(map(is_alive, all_of_them)):
+            assert time.monotonic() < deadline, "the feeder, or what maps for it, outlives its trainer"
             time.sleep(0.01)
     finally:
         trainer.kill()

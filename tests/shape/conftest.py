@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 # error too, so that this list only holds what is needed.
 EXCEPTIONS: dict[str, dict[str, str]] = {
     "pickles": {
-        "stoker.feed.travel": "functions of the user, over a private socket to a process that this one has started",
+        "stoker.feed.functions": "functions of the user, over a private socket to a process that this one has started",
     },
     "durable operations": {
         "stoker.cli.demo:demo": "user code: makes the folder that --dir names; nothing in it must outlive a crash",

@@ -13,7 +13,7 @@ HEAVY = {"torch", "pyarrow", "obstore", "typer", "rich", "cloudpickle", "asyncio
 # The room of each is entered when it is used: a data set is opened, a batch asked for, a state saved.
 LATER = {"dataset", "doctor", "feed", "checkpoint", "meter", "torch", "cli", "demo", "testing"}
 MAX_OWN_MODULES = 32
-PUBLIC = {"Dataset", "Layout", "Run", "StokerError", "__version__", "errors", "open", "writer"}
+PUBLIC = {"Dataset", "Layout", "Run", "StokerError", "__version__", "errors", "open", "sample_rng", "writer"}
 
 
 def modules_after(statement):

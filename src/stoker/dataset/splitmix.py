@@ -26,6 +26,8 @@ class Purpose(IntEnum):
     RUN = 1
     BLOCK = 2
     SAMPLE = 3
+    MAP = 4
+    SUBSTITUTE = 5
 
 
 def mix(state: int) -> int:

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +48,8 @@ class Field:
     """One field of a batch of n samples, and where it lies.
 
     `dtype` is numpy's name of the type. Either `shape` says that it is one array, its first dimension n; or
-    `row_offsets` int64[n + 1], from 0, where the bytes of each sample begin and end; or, with neither, it is a list.
+    `row_offsets` int64[n + 1], from 0, where the bytes of each sample begin and end, with `row_shapes` int64[n, 3]
+    those of arrays; or, with neither, it is a list.
     """
 
     name: str
@@ -56,6 +57,16 @@ class Field:
     place: Place
     shape: tuple[int, ...] | None = None
     row_offsets: NDArray[np.int64] | None = None
+    row_shapes: NDArray[np.int64] | None = None
+
+
+class BadSample(NamedTuple):
+    """A bad sample that is not in its batch: its row, its key, what was wrong, and whether its row is masked."""
+
+    row: int
+    key: str
+    what: str
+    masked: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +75,7 @@ class WireBatch:
 
     `memory` uint8 is where it lies: a loan of a slot of the arena, which returns when the last view of it dies, also
     if the reply never reaches anybody; or ordinary memory if no slot was free. `valid` bool[n] is False for the pads of
-    an evaluation. `nbytes` are the bytes of all values.
+    an evaluation and what is masked. `nbytes` are the bytes of all values; `bad` are those that others stand for.
     """
 
     step: int
@@ -75,23 +86,36 @@ class WireBatch:
     sample_keys: Field
     timing: StageTimes
     nbytes: int
+    bad: tuple[BadSample, ...] = ()
 
 
 class Batch(Mapping[str, Any]):
     """One rank's share of a global batch: a mapping of field -> value for n samples.
 
-    A value is a list of n memoryviews (raw), str (text) or objects (json), or one writable numpy array of n rows (npy
-    and what a map returns). Memoryviews and arrays lie in the loader's arena and are yours as long as you hold them:
-    their memory is used again only when the batch and all of them are gone. A field that is not there raises
-    UnknownField, a KeyError that names those that are.
+    A value is a list of n memoryviews (raw), str (text) or objects (json), or one writable numpy array of n rows (npy,
+    what a map returns, and images of one size; of several sizes they are a list of arrays). Memoryviews and arrays lie
+    in the loader's arena and are yours as long as you hold them: their memory is used again only when the batch and all
+    of them are gone. A field that is not there raises UnknownField, a KeyError that names those that are.
 
     Attributes:
         step: counts from 0 over the whole run.
         epoch: counts from 0.
-        valid: bool[n]; False for the samples that only pad the last batch of an evaluation.
+        valid: bool[n]; False for the samples that only pad the last batch of an evaluation, and for bad ones that
+            `on_bad("mask")` has masked: their values are zeros, or empty.
     """
 
-    __slots__ = ("__weakref__", "_fields", "_key_field", "_keys", "_memory", "_values", "epoch", "step", "valid")
+    __slots__ = (
+        "__weakref__",
+        "_fields",
+        "_key_field",
+        "_keys",
+        "_masked",
+        "_memory",
+        "_values",
+        "epoch",
+        "step",
+        "valid",
+    )
 
     def __init__(self, wire: WireBatch) -> None:
         self.step = wire.step
@@ -99,6 +123,7 @@ class Batch(Mapping[str, Any]):
         self.valid = wire.valid
         self._fields = {field.name: field for field in wire.fields}
         self._key_field = wire.sample_keys
+        self._masked = [each.row for each in wire.bad if each.masked]
         self._memory = wire.memory
         self._values: dict[str, Any] = {}
         self._keys: list[str] | None = None
@@ -121,7 +146,10 @@ class Batch(Mapping[str, Any]):
             field = self._fields.get(name)
             if field is None:
                 raise unknown_field(name, self._fields, f"batch of step {self.step}")
-            values[name] = read_field(field, self._memory)
+            value = read_field(field, self._memory)
+            if self._masked and isinstance(value, list):
+                value = [_empty(one) if row in self._masked else one for row, one in enumerate(value)]
+            values[name] = value
         return values[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -142,6 +170,28 @@ class Batch(Mapping[str, Any]):
         pads = count - int(self.valid.sum())
         real = f"{count} samples" if not pads else f"{count} samples, {pads} of them padding,"
         return f"<Batch of step {self.step}, epoch {self.epoch}: {real} with {names}>"
+
+
+def blank(fields: Iterable[Field], memory: NDArray[np.uint8], rows: list[int]) -> None:
+    """Zero the values of masked rows where they lie. Encoded ones stay: they are passed over when looked at."""
+    for field in fields if rows else ():
+        if not isinstance(field.place, InSlot):
+            continue
+        value = read_field(field, memory)
+        for row in rows:
+            if not isinstance(value, list):
+                value[row] = np.zeros((), value.dtype)
+            elif isinstance(value[row], memoryview):
+                value[row][:] = bytes(len(value[row]))
+            else:
+                value[row].fill(0)
+
+
+def _empty(value: Any) -> Any:
+    """What stands for a masked value in a list; bytes are zeros already where they lie."""
+    if isinstance(value, str | bytes | bytearray):
+        return type(value)()
+    return value if isinstance(value, memoryview | np.ndarray) else None
 
 
 def unknown_field(name: object, names: Iterable[str], where: str) -> UnknownField:
@@ -171,5 +221,10 @@ def read_field(field: Field, memory: NDArray[np.uint8]) -> Any:
         return np.ndarray(field.shape, np.dtype(field.dtype), buffer=memory, offset=start)
     if field.row_offsets is None:
         raise InternalError(f"field {field.name!r} has neither a shape nor offsets")
+    if field.row_shapes is not None:
+        offsets = (start + field.row_offsets[:-1]).tolist()
+        shapes = map(tuple, field.row_shapes.tolist())
+        dtype = np.dtype(field.dtype)
+        return [np.ndarray(shape, dtype, buffer=memory, offset=at) for shape, at in zip(shapes, offsets, strict=True)]
     rows = view(memory)[start:]
     return [rows[begin:end] for begin, end in pairwise(field.row_offsets.tolist())]

@@ -41,6 +41,7 @@ from stoker.feed.wire import (
     encode,
     hear_batch,
     hear_error,
+    say,
 )
 from stoker.io.channel import Channel
 from stoker.io.child import Child
@@ -186,7 +187,7 @@ class ChildFeeder:
                 return None
             message, files = decode_from_feeder(found[0]), found[1]
             if isinstance(message, Said):
-                _say(message)
+                say(message)
             elif isinstance(message, Failed) or message.number == self._number:
                 return message, files
             else:
@@ -357,7 +358,7 @@ class ChildFeeder:
                 while (found := child.channel.receive(0)) is not None:
                     message = decode_from_feeder(found[0])
                     if isinstance(message, Said):
-                        _say(message)
+                        say(message)
                     for fd in found[1]:
                         os.close(fd)
             self._part(child)
@@ -367,10 +368,3 @@ class ChildFeeder:
             os.close(page_fd)
         ends, self._ends = self._ends, lambda _: None
         ends(self.count())
-
-
-def _say(said: Said) -> None:
-    """Log what the child logged, as if it had been said here."""
-    logger = logging.getLogger(said.logger)
-    if logger.isEnabledFor(said.level):
-        logger.handle(logger.makeRecord(said.logger, said.level, "feeder", 0, said.text, (), None))

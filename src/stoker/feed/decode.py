@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
@@ -17,8 +17,11 @@ from numpy.typing import NDArray
 
 from stoker.errors import SampleError
 from stoker.feed.batch import BYTES, OBJECTS, Field, InReply, InSlot
-from stoker.feed.plan import BatchPlan
+from stoker.feed.images import NotAnImage, image_shape, read_image
 from stoker.io.buffers import view
+
+if TYPE_CHECKING:
+    from stoker.feed.plan import BatchPlan  # which loads Arrow; processes that only map need not
 
 _NPY_MAGIC: Final = b"\x93NUMPY"
 _NPY_HEADER_MAX_BYTES: Final = 10_000  # numpy's own limit on what it parses of an untrusted file
@@ -48,9 +51,21 @@ class Rows:
         data = view(self.data)
         return [data[start:stop] for start, stop in pairwise(self.offsets)]
 
+    def view(self, row: int) -> memoryview:
+        """The bytes of one sample."""
+        return view(self.data)[self.offsets[row] : self.offsets[row + 1]]
+
     def error(self, row: int, what: str, hint: str = "") -> SampleError:
-        """The error of one sample."""
-        return SampleError(f"field {self.field!r} of sample {self.keys()[row]!r} {what}", hint=hint)
+        """The error of one sample, whichever others there are."""
+        error = self.unlike(row, what, hint)
+        error.is_bad_sample = True
+        return error
+
+    def unlike(self, row: int, what: str, hint: str) -> SampleError:
+        """The error of a sample that is unlike the first of its batch: which one is wrong nobody knows."""
+        error = SampleError(f"field {self.field!r} of sample {self.keys()[row]!r} {what}", hint=hint)
+        error.sample_row = row
+        return error
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +118,7 @@ def decode_npy(rows: Rows) -> Packed:
             if first is None:
                 first, prefix = header, memoryview(bytes(data[: header.nbytes]))
             if (header.dtype, header.shape) != (first.dtype, first.shape):
-                raise rows.error(
+                raise rows.unlike(
                     row, f"is {header.dtype}{list(header.shape)}", f"the first is {first.dtype}{list(first.shape)}"
                 )
         else:
@@ -163,6 +178,30 @@ def _brief(shape: tuple[int, ...]) -> str:
     return text if len(text) <= _SHAPE_MAX_CHARACTERS else f"{text[:_SHAPE_MAX_CHARACTERS]}..."
 
 
+def decode_images(rows: Rows) -> list[Any]:
+    """JPEG and PNG: a list of uint8[height, width, 3]. A feeder decodes them where they will lie (feed/pictures.py)."""
+    values = [np.empty(image_shape_of(rows, row), np.uint8) for row in range(len(rows))]
+    for row, value in enumerate(values):
+        decode_image(rows, row, value)
+    return values
+
+
+def image_shape_of(rows: Rows, row: int) -> tuple[int, int, int]:
+    """The shape of an image, by its header. Raises SampleError."""
+    try:
+        return image_shape(rows.view(row))
+    except NotAnImage as error:
+        raise rows.error(row, str(error)) from error
+
+
+def decode_image(rows: Rows, row: int, target: NDArray[np.uint8]) -> None:
+    """Decode one image into its place. Raises SampleError."""
+    try:
+        read_image(rows.view(row), target)
+    except NotAnImage as error:
+        raise rows.error(row, str(error)) from error
+
+
 @dataclass(frozen=True, slots=True)
 class AsRows:
     """Equally many bytes of every sample: one array of n rows of `dtype`, where they lie. Costs nothing."""
@@ -176,7 +215,7 @@ class AsRows:
 
 # The one table of decoders. Raw bytes need none: the slot holds them as they are.
 DECODERS: Final[Mapping[str, Decoder | None]] = MappingProxyType(
-    {"raw": None, "text": decode_text, "json": decode_json, "npy": decode_npy}
+    {"raw": None, "text": decode_text, "json": decode_json, "npy": decode_npy, "image": decode_images}
 )
 
 

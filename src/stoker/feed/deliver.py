@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from stoker.feed.batch import Batch, WireBatch
+from stoker.feed.batch import BadSample, Batch, WireBatch
 from stoker.feed.feeder import Feeder
 from stoker.io.memory import MapWatcher
 from stoker.ledger import Counter, StageTimes
@@ -52,6 +52,8 @@ class Delivered:
     timing: StageTimes
     sample_count: int
     nbytes: int
+    row_count: int
+    bad: tuple[BadSample, ...]
 
 
 class Handover:
@@ -80,7 +82,7 @@ class Handover:
         delivery.enter()
         ahead, self._ahead = self._ahead, None
         begun = ahead[1] if ahead is not None and ahead[0] == step else self._begin(delivery, step)
-        given = Delivered(delivery.finish(begun.batch), begun.epoch, begun.timing, begun.sample_count, begun.nbytes)
+        given = replace(begun, batch=delivery.finish(begun.batch))
         following = step + 1
         if delivery.looks_ahead and following < self._step_count and self._feeder.is_ready(following):
             self._ahead = following, self._begin(delivery, following)
@@ -109,4 +111,5 @@ class Handover:
 
 
 def _told(wire: WireBatch, batch: Any) -> Delivered:
-    return Delivered(batch, wire.epoch, wire.timing, int(np.count_nonzero(wire.valid)), wire.nbytes)
+    samples = int(np.count_nonzero(wire.valid))
+    return Delivered(batch, wire.epoch, wire.timing, samples, wire.nbytes, len(wire.valid), wire.bad)

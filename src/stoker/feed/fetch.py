@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.dataset.places import NO_CHECKSUM
-from stoker.errors import DigestMismatch
+from stoker.errors import DigestMismatch, Truncated
 from stoker.feed.gather import NEAR_S
 from stoker.feed.plan import BatchPlan
 from stoker.io.checksum import crc32c_of_view
@@ -315,15 +315,25 @@ class SampleReader:
         size: int
         number, offset, size, expected, start = self._reads[index]
         target = self._memory[start : start + size]
-        if size:
-            self._store.read_into(self._objects[number], offset, target)
+        try:
+            if size:
+                self._store.read_into(self._objects[number], offset, target)
+        except Truncated as error:
+            error.sample_row, error.is_bad_sample = self._place(index)[0], True
+            raise
         # What was only indexed has no checksum: the object was held to its version before its first use.
         if expected != NO_CHECKSUM and (digest := crc32c_of_view(target)) != expected:
-            row, column = divmod(index if self._parts is None else int(self._parts[index]), len(self._plan.fields))
-            raise DigestMismatch(
+            row, column = self._place(index)
+            wrong = DigestMismatch(
                 f"field {self._plan.fields[column]!r} of sample {self._plan.keys[row]!r} has crc32c {digest:08x}, "
                 f"not {expected:08x}",
                 where=f"{size} bytes at {offset} of {self._objects[number]} in {self._store.url}",
                 hint="the data set was changed or damaged after it was written",
             )
+            wrong.sample_row, wrong.is_bad_sample = row, True
+            raise wrong
         return size
+
+    def _place(self, index: int) -> tuple[int, int]:
+        """The sample and the field that a read is of."""
+        return divmod(index if self._parts is None else int(self._parts[index]), len(self._plan.fields))

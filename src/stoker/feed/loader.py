@@ -7,7 +7,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -16,12 +16,15 @@ from stoker.dataset.describe import Dataset
 from stoker.dataset.order import Order, Position
 from stoker.dataset.readable import Readable
 from stoker.errors import ClosedError, ConfigError, DatasetError, naming
+from stoker.feed.bad import BadBudget
 from stoker.feed.batch import Batch
 from stoker.feed.child import ChildFeeder
 from stoker.feed.deliver import Delivery, Handover
 from stoker.feed.feeder import Feeder, InlineFeeder
+from stoker.feed.functions import pack_functions
 from stoker.feed.gather import pattern_of
 from stoker.feed.headspace import Headspace, kept_steps
+from stoker.feed.images import check_pillow
 from stoker.feed.options import FeedOptions, FeedStats
 from stoker.feed.plan import check_fits, choose_fields
 from stoker.feed.start import Start
@@ -79,7 +82,9 @@ class Loader:
     ) -> None:
         self._url = opened.store.url
         with naming(self._url):
-            spec = choose_fields(dataset, opened.manifest, tuple(options.decoders))
+            spec = replace(choose_fields(dataset, opened.manifest, tuple(options.decoders)), seed=order.recipe.seed)
+        if spec.has_images:
+            check_pillow()
         self.order = order
         self.steps_per_epoch = order.steps_per_epoch
         self._evaluates = order.recipe.shuffle is False
@@ -95,6 +100,7 @@ class Loader:
         if options.prefetch_bytes:
             check_fits(opened, spec.fields, count, tail, options.prefetch_bytes)
         self._account = account = _Account(ledger)
+        self._budget = BadBudget(dataset.budget_ratio)
         start = start or Start()
         closes = start.closes
 
@@ -108,6 +114,9 @@ class Loader:
             self._feeder = ChildFeeder(start.child, hello, ends)
         else:
             pattern = pattern_of(order, layout)
+            if spec.mappers and options.count_map_workers(in_child=False):
+                packed = tuple(pack_functions(dataset.mappers))
+                spec = replace(spec, mappers=(), packed=packed, seeds_process=dataset.seeded)
             self._feeder = InlineFeeder(opened, batches, spec, options, self._step_count, ends, pattern)
         self._handover = Handover(self._feeder, self._step_count, None)
         self._closed = weakref.finalize(self, self._feeder.abandon)
@@ -176,7 +185,8 @@ class Loader:
 
     def stats(self) -> FeedStats:
         """What was read, and what lies ready, is made and is lent now; also after `close()`."""
-        return self._feeder.stats()
+        spent = self._budget
+        return replace(self._feeder.stats(), substituted_samples=spent.substituted, masked_samples=spent.masked)
 
     def close(self) -> None:
         """Stop reading and end the threads; batches that are still held stay as they are. Idempotent."""
@@ -226,12 +236,16 @@ class Loader:
         """The batch of a step, and the account of the wait for it."""
         with naming(self._url, DatasetError):
             given = self._handover.take(step)
+            self._budget.spend(given.bad, given.row_count)
         left_ns = time.perf_counter_ns()
         counts = self._feeder.count()
         if not self._evaluates:
             waits = split_wait(entered_ns, left_ns, given.timing)
             self._ledger.record_step(step, given.epoch, entered_ns, left_ns, waits, given.sample_count, given.nbytes)
             counts |= self._handover.count()
+        if self._budget.first_keys:
+            counts[Counter.SUBSTITUTED_SAMPLES] = self._budget.substituted
+            counts[Counter.MASKED_SAMPLES] = self._budget.masked
         self._account.tell(counts)
         batch: Batch = given.batch  # or what a delivery makes of one, with the same attributes
         return batch

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stoker.errors import ClosedError, SampleError
 from stoker.feed.batch import OBJECTS, Field, InReply, InSlot
-from stoker.feed.plan import Mapper
 from stoker.io.memory import align
+
+Mapper: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 
 _NUMBERS = (bool, int, float, complex, np.generic, np.ndarray)
 _BYTES = (str, bytes, bytearray, memoryview)
@@ -21,15 +22,17 @@ _BYTES = (str, bytes, bytearray, memoryview)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """The decoded fields of n samples, and how to name them in messages."""
+    """The decoded fields of n samples, how to name them in messages, and what to do `before` each is mapped."""
 
     columns: dict[str, Sequence[Any]]
     count: int
     keys: Callable[[], list[str]]
+    before: Callable[[int], None] = lambda _: None
 
     def mapped(self, mappers: Sequence[Mapper], row: int) -> dict[str, Any]:
         """What the mappers make of sample `row`. Raises SampleError naming it, from the mapper's own exception."""
         sample = {name: values[row] for name, values in self.columns.items()}
+        self.before(row)
         for mapper in mappers:
             try:
                 result: object = mapper(sample)
@@ -42,8 +45,98 @@ class Samples:
         return sample
 
     def error(self, row: int, what: str, hint: str = "") -> SampleError:
-        """The error of one sample."""
-        return SampleError(f"sample {self.keys()[row]!r}: {what}", hint=hint)
+        """The error of one sample, whichever others there are."""
+        error = self.unlike(row, what, hint)
+        error.is_bad_sample = True
+        return error
+
+    def unlike(self, row: int, what: str, hint: str) -> SampleError:
+        """The error of a sample that is unlike the first of its batch: which one is wrong nobody knows."""
+        error = SampleError(f"sample {self.keys()[row]!r}: {what}", hint=hint)
+        error.sample_row = row
+        return error
+
+
+class Column(NamedTuple):
+    """What the first sample of a batch has shown of a field that a map returns.
+
+    `dtype` is numpy's name of an array's type, whose rows of `shape` lie in the batch's memory from `start` on; or ""
+    for strings and bytes, of which `kind` is the type.
+    """
+
+    name: str
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+
+
+def plan_columns(samples: Samples, first: dict[str, Any], count: int) -> tuple[tuple[Column, ...], int]:
+    """The columns of a batch of `count` samples, by what the first gave, and the bytes of memory they take."""
+    columns = []
+    end = 0
+    for name, value in first.items():
+        if isinstance(value, _BYTES):
+            columns.append(Column(name, type(value).__name__, "", (), 0))
+        else:
+            array = _as_array(samples, 0, name, value)
+            columns.append(Column(name, type(value).__name__, array.dtype.str, array.shape, end))
+            end += align(array.nbytes * count)
+    return tuple(columns), end
+
+
+class Results:
+    """What a map made of samples [first_row, ...) of a batch of `count`: arrays in `memory`, and lists."""
+
+    def __init__(self, columns: tuple[Column, ...], memory: NDArray[np.uint8], count: int, first_row: int = 0) -> None:
+        self._columns = columns
+        self._first_row = first_row
+        self._count = count
+        self._names = {column.name for column in columns}
+        self._arrays = {
+            column.name: np.ndarray((count, *column.shape), np.dtype(column.dtype), buffer=memory, offset=column.start)
+            for column in columns
+            if column.dtype
+        }
+        self.lists: dict[str, list[Any]] = {column.name: [] for column in columns if not column.dtype}
+
+    def add(self, samples: Samples, row: int, sample: dict[str, Any]) -> None:
+        """Put the result of sample `row`, counted from the first row. Raises SampleError if it is unlike the first."""
+        if sample.keys() != self._names:
+            what = f"map() returned {sorted(sample)}"
+            raise samples.unlike(row, what, f"for the first one it returned {sorted(self._names)}")
+        for column in self._columns:
+            name, value = column.name, sample[column.name]
+            if not column.dtype:
+                if not isinstance(value, _BYTES) or isinstance(value, str) != (column.kind == "str"):
+                    what = f"map() returned a {type(value).__name__} as {name!r}"
+                    raise samples.unlike(row, what, f"for the first one a {column.kind}")
+                self.lists[name].append(value)
+                continue
+            array = _as_array(samples, row, name, value)
+            rows = self._arrays[name]
+            if (array.dtype, array.shape) != (rows.dtype, column.shape):
+                raise samples.unlike(
+                    row,
+                    f"map() returned {array.dtype}{list(array.shape)} as {name!r}",
+                    f"for the first one {rows.dtype}{list(column.shape)}, and rows of a batch must be equal",
+                )
+            rows[self._first_row + row] = array
+
+
+def put_together(columns: tuple[Column, ...], count: int, lists: dict[str, list[Any]]) -> tuple[tuple[Field, ...], int]:
+    """The fields of a mapped batch of `count` samples, and the bytes of their values."""
+    fields = []
+    nbytes = 0
+    for column in columns:
+        if column.dtype:
+            shape = (count, *column.shape)
+            fields.append(Field(column.name, column.dtype, InSlot(column.start), shape=shape))
+            nbytes += math.prod(shape) * np.dtype(column.dtype).itemsize
+        else:
+            fields.append(Field(column.name, OBJECTS, InReply(lists[column.name])))
+            nbytes += sum(map(len, lists[column.name]))
+    return tuple(fields), nbytes
 
 
 def map_batch(
@@ -60,59 +153,25 @@ def map_batch(
     the first; ClosedError between two samples once `is_stopped()`.
     """
     first = samples.mapped(mappers, 0)
-    arrays = {
-        name: _as_array(samples, 0, name, value) for name, value in first.items() if not isinstance(value, _BYTES)
-    }
-    starts: dict[str, int] = {}
-    end = 0
-    for name, array in arrays.items():
-        starts[name] = end
-        end += align(array.nbytes * samples.count)
-    memory = allocate(end)
-    columns: dict[str, Any] = {}
-    for name, value in first.items():
-        if name in arrays:
-            like = arrays[name]
-            shape = (samples.count, *like.shape)
-            columns[name] = np.ndarray(shape, like.dtype, buffer=memory, offset=starts[name])
-            columns[name][0] = like
-        else:
-            columns[name] = [value]
-    for row in range(1, samples.count):
+    columns, nbytes = plan_columns(samples, first, samples.count)
+    results = Results(columns, allocate(nbytes), samples.count)
+    results.add(samples, 0, first)
+    map_rest(samples, mappers, results, 1, is_stopped)
+    return put_together(columns, samples.count, results.lists)
+
+
+def map_rest(
+    samples: Samples,
+    mappers: Sequence[Mapper],
+    results: Results,
+    begin: int,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> None:
+    """Map the samples from row `begin` on, and add what they give to `results`."""
+    for row in range(begin, samples.count):
         if is_stopped():
             raise ClosedError("the loader is closed")
-        _add_row(samples, row, samples.mapped(mappers, row), columns)
-    fields = []
-    nbytes = 0
-    for name, column in columns.items():
-        if isinstance(column, list):
-            fields.append(Field(name, OBJECTS, InReply(column)))
-            nbytes += sum(map(len, column))
-        else:
-            fields.append(Field(name, column.dtype.str, InSlot(starts[name]), shape=column.shape))
-            nbytes += math.prod(column.shape) * column.itemsize
-    return tuple(fields), nbytes
-
-
-def _add_row(samples: Samples, row: int, sample: dict[str, Any], columns: dict[str, Any]) -> None:
-    if sample.keys() != columns.keys():
-        raise samples.error(row, f"map() returned {sorted(sample)}", f"for the first one it returned {sorted(columns)}")
-    for name, column in columns.items():
-        value = sample[name]
-        if isinstance(column, list):
-            if not isinstance(value, _BYTES) or isinstance(value, str) != isinstance(column[0], str):
-                kinds = type(value).__name__, type(column[0]).__name__
-                raise samples.error(row, f"map() returned a {kinds[0]} as {name!r}", f"for the first one a {kinds[1]}")
-            column.append(value)
-            continue
-        array = _as_array(samples, row, name, value)
-        if (array.dtype, array.shape) != (column.dtype, column.shape[1:]):
-            raise samples.error(
-                row,
-                f"map() returned {array.dtype}{list(array.shape)} as {name!r}",
-                f"for the first one {column.dtype}{list(column.shape[1:])}, and rows of a batch must be equal",
-            )
-        column[row] = array
+        results.add(samples, row, samples.mapped(mappers, row))
 
 
 def _as_array(samples: Samples, row: int, name: str, value: Any) -> NDArray[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, get_args
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 FeederKind: TypeAlias = Literal["auto", "child", "inline"]
 FEEDERS: Final[tuple[FeederKind, ...]] = get_args(FeederKind)
+
+
+_MAP_WORKERS_MOST: Final = 4  # by itself: other ranks of the node have their own, and training needs the rest
 
 
 def count_of(name: str, value: Any, least: int) -> int:
@@ -41,6 +45,8 @@ class FeedOptions:
         threads: reads in flight at most; how many there are follows from how long a read waits for storage.
         deadline_s: how long a batch may take before TimedOut says what it waits for.
         patience_s: how long all slots may be lent before batches are copied into ordinary memory.
+        map_workers: processes that map functions run in, if there are any; 0: they run in the feeder itself. None: with
+            a feeder in a child process half as many as it may use processors, 1 to 4, else 0.
         decoders: name -> function; None leaves bytes as they are.
         feeder: where batches are made: in a "child" process, "inline" in threads of this one, or "auto": in a child
             wherever one can do it.
@@ -52,6 +58,7 @@ class FeedOptions:
     deadline_s: float = 300.0
     patience_s: float = 1.0
     gather_bytes: int = 512 * MIB
+    map_workers: int | None = None
     decoders: Mapping[str, Decoder | None] = field(default_factory=lambda: DECODERS)
     feeder: FeederKind = "auto"
 
@@ -65,6 +72,7 @@ class FeedOptions:
             settings.threads,
             settings.deadline_s,
             gather_bytes=settings.gather_bytes,
+            map_workers=settings.map_workers,
             feeder=settings.feeder,
         )
 
@@ -73,12 +81,20 @@ class FeedOptions:
         object.__setattr__(self, "gather_bytes", parse_bytes(self.gather_bytes))
         for name, least in (("epochs", 1), ("prefetch_bytes", 0), ("gather_bytes", 0), ("threads", 1)):
             object.__setattr__(self, name, count_of(name, getattr(self, name), least))
+        if self.map_workers is not None:
+            object.__setattr__(self, "map_workers", count_of("map_workers", self.map_workers, 0))
         for name in ("deadline_s", "patience_s"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
                 raise ConfigError(f"{name} is {value!r}", hint="it must be a number of seconds, 0 or more")
         if self.feeder not in FEEDERS:
             raise ConfigError(f"feeder is {self.feeder!r}", hint=f"there are {', '.join(FEEDERS)}")
+
+    def count_map_workers(self, *, in_child: bool) -> int:
+        """How many processes map, if there is something to map."""
+        if self.map_workers is not None:
+            return self.map_workers
+        return max(1, min(_MAP_WORKERS_MOST, len(os.sched_getaffinity(0)) // 2)) if in_child else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +114,7 @@ class FeedStats:
         gather_bytes: memory for blocks that are read whole; 0 while each sample is read by itself.
         gather_needed_bytes: what reading whole blocks takes at least; above the limit: it would pay with more memory;
             0: it would not pay.
+        substituted_samples, masked_samples: bad samples of the batches that training has had, by what became of them.
         read_again: blocks that were read again because there was no room for them until their last sample; 0 is right.
     """
 
@@ -113,3 +130,5 @@ class FeedStats:
     gather_bytes: int = 0
     gather_needed_bytes: int = 0
     read_again: int = 0
+    substituted_samples: int = 0
+    masked_samples: int = 0

@@ -12,15 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.errors import ConfigError
-from stoker.feed.batch import Field, WireBatch
+from stoker.feed.batch import BadSample, Field, WireBatch
 from stoker.feed.fetch import Job
 from stoker.feed.plan import BatchPlan
+from stoker.feed.wire import Encoded
 from stoker.io.memory import Arena, Slot, room
 from stoker.units import format_bytes
 
 # With prefetch_bytes=0 one batch is lent while the next is made. Wherever the first lies, one of the two gaps around
 # it has room for another of the largest size if the arena is three times that size.
 _UNBOUNDED_FACTOR: Final = 3
+
+DECODED, MAPPED = 0, 1  # the stages that may put a batch elsewhere
 
 _log = logging.getLogger("stoker.feed")
 
@@ -29,20 +32,23 @@ _log = logging.getLogger("stoker.feed")
 class Work:
     """A batch on its way. It belongs to one thread at a time until it is `ready` or has an `error`.
 
-    `memory` is where its bytes lie: in `slot`, or in ordinary memory if that is None. `output_slot` is kept for what
-    a map will return. `times` are those of StageTimes, as far as they are known; `reply` stands when it is ready, and
-    its memory is `lent` then: the slot returns when the reply and all views are gone.
+    `bad` are the samples that others stand for. `memory` is where its bytes lie: in `slot`, or in ordinary memory if
+    that is None. `reserved` is kept for what decoding and a map give. `times` are those of StageTimes, as far as known;
+    `encoded` says for each field where the bytes lie that were decoded, and nothing after a map. `reply` stands
+    when it is ready, and its memory is `lent` then: the slot returns when the reply and all views are gone.
     """
 
     step: int
     plan: BatchPlan
+    bad: tuple[BadSample, ...] = ()
     slot: Slot | None = None
-    output_slot: Slot | None = None
+    reserved: list[Slot | None] = field(default_factory=lambda: [None, None])
     memory: NDArray[np.uint8] | None = None
     job: Job | None = None
     stage: str = "its reads"
     times: list[int] = field(default_factory=list)
     fields: tuple[Field, ...] = ()
+    encoded: tuple[Encoded, ...] = ()
     nbytes: int = 0
     reply: WireBatch | None = None
     lent: bool = False
@@ -54,43 +60,48 @@ class Placement:
     """The arena, and which batch lies where. Thread-safe, as long as each batch is one thread's at a time.
 
     `prefetch_bytes` is the size of the arena; with 0 it grows to what the batch that is lent and the next one need.
-    With `mapped` each batch also needs room for what the map returns: unknown (`output_bytes` is None) until the
-    first batch has passed the map. `arena` is where batches lie, if it is there already, and `apart` gives the memory
-    of those that find no slot.
+    `grows` says whether decoding, and whether mapping, puts each batch into memory of its own: how much is unknown
+    (`output_bytes` is None) until the first batch has passed. `arena` is where batches lie, if it is there already, and
+    `apart` gives the memory of those that find no slot.
     """
 
     def __init__(
         self,
         prefetch_bytes: int,
-        *,
-        mapped: bool,
+        grows: tuple[bool, bool] = (False, False),
         arena: Arena | None = None,
         apart: Callable[[int], NDArray[np.uint8]] = lambda nbytes: np.empty(nbytes, np.uint8),
     ) -> None:
         self.arena = Arena(prefetch_bytes) if arena is None else arena
         self._apart = apart
         self._lock = threading.Lock()
-        self.output_bytes: int | None = None if mapped else 0
+        self._needs: list[int | None] = [None if each else 0 for each in grows]
         self.in_flight_bytes = 0
         self.peak_bytes = 0
         self.copied_count = 0
         self._bounded = prefetch_bytes > 0
 
+    @property
+    def output_bytes(self) -> int | None:
+        """What a batch needs besides its bytes as they are read; None until that is known."""
+        return None if None in self._needs else sum(each or 0 for each in self._needs)
+
     def place(self, work: Work, nbytes: int) -> bool:
         """Find room for a batch; False if there is none now. Raises ConfigError if there never is."""
         with self._lock:
-            output_bytes = self.output_bytes or 0
-            self._check_possible(nbytes, output_bytes)
-            slot = self.arena.take(nbytes)
-            if slot is None:
-                return False
-            if output_bytes:
-                work.output_slot = self.arena.take(output_bytes)
-                if work.output_slot is None:
+            sizes = [each or 0 for each in self._needs]
+            self._check_possible(nbytes, *sizes)
+            taken = [self.arena.take(nbytes)]
+            for size in sizes:
+                taken.append(self.arena.take(size) if size and None not in taken[:1] else None)
+            if taken[0] is None or any(size and slot is None for size, slot in zip(sizes, taken[1:], strict=True)):
+                for slot in filter(None, taken):
                     self.arena.give(slot)
-                    return False
-                self._count(room(output_bytes))
-            self._use(work, slot)
+                return False
+            work.reserved = taken[1:]
+            for slot in filter(None, work.reserved):
+                self._count(room(slot.nbytes))
+            self._use(work, taken[0])
             return True
 
     def place_apart(self, work: Work, nbytes: int) -> None:
@@ -98,21 +109,21 @@ class Placement:
         with self._lock:
             self._copy(work, nbytes)
 
-    def place_output(self, work: Work, raw: Slot | None, nbytes: int) -> NDArray[np.uint8]:
-        """Find room for what a map returned of a batch whose bytes lie in `raw`, and learn how much it is.
+    def place_output(self, work: Work, raw: Slot | None, nbytes: int, stage: int = MAPPED) -> NDArray[np.uint8]:
+        """Find room for what a stage gives of a batch whose bytes lie in `raw`, and learn how much it is.
 
         A batch that was copied stays apart. Raises ConfigError if both together never fit.
         """
         with self._lock:
-            self.output_bytes = max(self.output_bytes or 0, nbytes)
-            slot, work.output_slot = work.output_slot, None
+            self._needs[stage] = max(self._needs[stage] or 0, nbytes)
+            slot, work.reserved[stage] = work.reserved[stage], None
             if slot is not None and slot.nbytes < nbytes:
                 self._free(slot)
                 slot = None
             elif slot is not None:
                 self._count(-room(slot.nbytes))
             if slot is None and raw is not None:
-                self._check_possible(raw.nbytes, nbytes)
+                self._check_possible(raw.nbytes, *((nbytes, 0) if stage == DECODED else (0, nbytes)))
                 slot = self.arena.take(nbytes)
             if slot is not None:
                 self._use(work, slot)
@@ -158,9 +169,10 @@ class Placement:
                 self._free(work.slot)
             elif work.slot is not None and not work.handed_over:
                 self._count(-room(work.slot.nbytes))
-            if work.output_slot is not None:
-                self._free(work.output_slot)
-            work.slot = work.output_slot = work.memory = work.reply = None
+            for slot in filter(None, work.reserved):
+                self._free(slot)
+            work.slot = work.memory = work.reply = None
+            work.reserved = [None, None]
 
     def _copy(self, work: Work, nbytes: int) -> None:
         if not self.copied_count:
@@ -187,14 +199,15 @@ class Placement:
         self.in_flight_bytes += nbytes
         self.peak_bytes = max(self.peak_bytes, self.in_flight_bytes)
 
-    def _check_possible(self, nbytes: int, output_bytes: int) -> None:
-        needed = room(nbytes) + (room(output_bytes) if output_bytes else 0)
+    def _check_possible(self, nbytes: int, decoded_bytes: int, mapped_bytes: int) -> None:
+        needed = room(nbytes) + sum(room(each) for each in (decoded_bytes, mapped_bytes) if each)
         if not self._bounded:
             if self.arena.size_bytes < _UNBOUNDED_FACTOR * needed:
                 self.arena.grow(_UNBOUNDED_FACTOR * needed)
         elif needed > self.arena.size_bytes:
-            mapped = f" with the {output_bytes} that map() makes of it" if output_bytes else ""
+            more = f" with the {decoded_bytes} that it is decoded to" if decoded_bytes else ""
+            more += f" with the {mapped_bytes} that map() makes of it" if mapped_bytes else ""
             raise ConfigError(
-                f"prefetch_bytes is {self.arena.size_bytes}, and a batch of {nbytes} bytes{mapped} needs {needed}",
+                f"prefetch_bytes is {self.arena.size_bytes}, and a batch of {nbytes} bytes{more} needs {needed}",
                 hint=f"the least that works is prefetch_bytes={needed}",
             )

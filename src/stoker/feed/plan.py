@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.dataset.describe import Dataset
+from stoker.dataset.describe import BadPolicy, Dataset
 from stoker.dataset.order import OrderedBatch
 from stoker.dataset.readable import Facts, Readable
 from stoker.dataset.windows import TOKENS
@@ -27,12 +27,34 @@ class FeedSpec:
     """What training wants of each sample, checked against the manifest.
 
     `decoders` names one for each of `fields`, or numpy's name of a type where all samples are rows of that. `mappers`
-    are applied one after the other.
+    are applied one after the other; where processes of the feeder apply them, they are `packed` instead. `seed` is
+    that of the order; `seeds_process` says whether generators of the process are seeded for each sample, `bad_policy`
+    and `budget_ratio` what `on_bad` has said.
     """
 
     fields: tuple[str, ...]
     decoders: tuple[str, ...]
     mappers: tuple[Mapper, ...]
+    packed: tuple[bytes, ...] = ()
+    seed: int = 0
+    seeds_process: bool = False
+    bad_policy: BadPolicy = "raise"
+    budget_ratio: float = 0.0
+
+    @property
+    def grows(self) -> tuple[bool, bool]:
+        """Whether decoding, and whether mapping, makes arrays of another size than what is read."""
+        return self.has_images, self.is_mapped
+
+    @property
+    def has_images(self) -> bool:
+        """Whether any field is decoded to images."""
+        return "image" in self.decoders
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether there is anything to apply."""
+        return bool(self.mappers or self.packed)
 
 
 def choose_fields(dataset: Dataset, manifest: Facts, known_decoders: Sequence[str]) -> FeedSpec:
@@ -42,7 +64,7 @@ def choose_fields(dataset: Dataset, manifest: Facts, known_decoders: Sequence[st
     decoder; DatasetError for a field that some samples lack, with the counts.
     """
     if dataset.windows is not None:
-        return FeedSpec((TOKENS,), (dataset.windows.numpy_name,), dataset.mappers)
+        return _spec(dataset, (TOKENS,), (dataset.windows.numpy_name,))
     schema = {field.name: field for field in manifest.fields}
     wanted = dataset.field_names if dataset.field_names is not None else tuple(schema)
     decoders = dataset.decoders
@@ -65,7 +87,12 @@ def choose_fields(dataset: Dataset, manifest: Facts, known_decoders: Sequence[st
             raise ConfigError(
                 f"unknown decoder {decoder!r} for field {name!r}", hint=f"there are {', '.join(known_decoders)}"
             )
-    return FeedSpec(wanted, tuple(decoders.get(name, "raw") for name in wanted), dataset.mappers)
+    return _spec(dataset, wanted, tuple(decoders.get(name, "raw") for name in wanted))
+
+
+def _spec(dataset: Dataset, fields: tuple[str, ...], decoders: tuple[str, ...]) -> FeedSpec:
+    bad_policy, budget_ratio = dataset.bad_policy, dataset.budget_ratio
+    return FeedSpec(fields, decoders, dataset.mappers, bad_policy=bad_policy, budget_ratio=budget_ratio)
 
 
 @dataclass(frozen=True)

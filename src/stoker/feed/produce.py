@@ -16,11 +16,14 @@ from typing import Final
 from stoker.dataset.order import OrderedBatch
 from stoker.dataset.readable import Readable
 from stoker.errors import ClosedError, InternalError, TimedOut
+from stoker.feed.bad import Replacements
+from stoker.feed.batch import BadSample
 from stoker.feed.gather import Pattern
 from stoker.feed.options import FeedOptions
 from stoker.feed.placement import Placement, Work
 from stoker.feed.plan import BatchPlan, FeedSpec, plan_batch
 from stoker.feed.stages import Stages
+from stoker.io.memory import make_apart
 from stoker.units import format_seconds
 
 CLOSE_S: Final = 10.0  # how long closing waits for reads that have begun, which nothing can interrupt
@@ -51,11 +54,13 @@ class Producer:
         self._spec = spec
         self._options = options
         self._step_count = step_count
-        self._placement = placement or Placement(options.prefetch_bytes, mapped=bool(spec.mappers))
+        self._replacements = Replacements(spec.bad_policy, spec.budget_ratio, spec.seed, opened.manifest.sample_count)
+        self._placement = placement or _place(spec, options)
         self._arena = self._placement.arena
         self._stages = Stages(opened, spec, options, self._placement, _weakly(self._finish), pattern)
         self._planner: threading.Thread | None = None  # once it runs, it holds the feeder until it ends
-        self._unplaced: tuple[BatchPlan, int] | None = None  # the planner's own: a plan without a slot, and its cost
+        # The planner's own: a plan without a slot, what it leaves out, and its cost.
+        self._unplaced: tuple[BatchPlan, tuple[BadSample, ...], int] | None = None
 
         # What follows is guarded by this lock, but for the flag, which a garbage collection may set anywhere.
         self._changed = threading.Condition()
@@ -180,8 +185,8 @@ class Producer:
         if chosen is None:
             return None
         try:
-            plan, cost_ns = self._plan(chosen)
-            work = Work(chosen, plan)
+            plan, bad, cost_ns = self._plan(chosen)
+            work = Work(chosen, plan, bad)
             wait_s = self._place(work, cost_ns)
         except BaseException as error:  # noqa: BLE001  thread boundary: raised where the batch is asked for
             self._fail(chosen, error)
@@ -205,15 +210,17 @@ class Producer:
             self._frontier += 1
         return self._frontier if self._frontier < self._step_count else None
 
-    def _plan(self, step: int) -> tuple[BatchPlan, int]:
-        """The plan of a batch, and the nanoseconds it took."""
+    def _plan(self, step: int) -> tuple[BatchPlan, tuple[BadSample, ...], int]:
+        """The plan of a batch, the bad samples that are not in it, and the nanoseconds it took."""
         if self._unplaced is None or self._unplaced[0].step != step:
             self._unplaced = None
             begin_ns = time.perf_counter_ns()
             ordered = self._batches(step)
+            with self._changed:
+                ordered, bad = self._replacements.apply(ordered)
             self._stages.load_offsets(ordered)
             plan = plan_batch(self._opened, ordered, self._spec.fields)
-            self._unplaced = plan, time.perf_counter_ns() - begin_ns
+            self._unplaced = plan, bad, time.perf_counter_ns() - begin_ns
         return self._unplaced
 
     def _place(self, work: Work, cost_ns: int) -> float | None:
@@ -273,14 +280,18 @@ class Producer:
         with self._changed:
             if error is None and not work.dropped:
                 self._tell_made(work.step)
-                if self._spec.mappers:
+                if any(self._spec.grows):
                     self._arena.wake()  # the first one shows how much room the others take
                 return
             self._placement.give_back(work)
             self._arena.wake()
             if error is not None and not work.dropped:
                 del self._works[work.step]
-                self._fail(work.step, error)
+                told = self._replacements.note(work.plan.ordered, error, work.plan.keys)
+                if told is None:
+                    self._frontier = min(self._frontier, work.step)  # it is made once more
+                else:
+                    self._fail(work.step, told)
 
     def _fail(self, step: int, error: BaseException) -> None:
         """Keep the error for whoever asks for the batch; nothing is read ahead until the next one is asked for."""
@@ -288,6 +299,12 @@ class Producer:
             self._errors[step] = error
             self._ahead = False
             self._tell_made(step)
+
+
+def _place(spec: FeedSpec, options: FeedOptions) -> Placement:
+    if spec.packed:  # other processes look at the batches as well
+        return Placement(options.prefetch_bytes, spec.grows, apart=make_apart)
+    return Placement(options.prefetch_bytes, spec.grows)
 
 
 def _weakly(finish: Callable[[Work, BaseException | None], None]) -> Callable[[Work, BaseException | None], None]:

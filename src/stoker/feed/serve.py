@@ -35,7 +35,6 @@ from stoker.feed.wire import (
     Failed,
     FromTrainer,
     Made,
-    MadeField,
     Release,
     Said,
     Seek,
@@ -43,10 +42,11 @@ from stoker.feed.wire import (
     decode_from_trainer,
     encode,
     tell_error,
-    tell_field,
+    tell_fields,
 )
+from stoker.feed.workers import start_workers
 from stoker.io.channel import Channel
-from stoker.io.child import enter
+from stoker.io.child import Child, enter
 from stoker.io.memory import Arena, Slot, apart_fd, make_apart, map_words
 
 _Message: TypeAlias = tuple[bytes, NDArray[np.uint8] | None]  # a batch, or an error; its memory if that is apart
@@ -65,9 +65,13 @@ class _Loan:
 class Server(Producer):
     """Serves the trainer at the other end of `channel`."""
 
-    def __init__(self, channel: Channel, fed: Fed, hello: Hello, arena: Arena, page: NDArray[np.int64]) -> None:
-        placement = Placement(hello.prefetch_bytes, mapped=bool(fed.spec.mappers), arena=arena, apart=make_apart)
+    def __init__(
+        self, channel: Channel, fed: Fed, hello: Hello, arena: Arena, page: NDArray[np.int64], workers: Sequence[Child]
+    ) -> None:
+        placement = Placement(hello.prefetch_bytes, fed.spec.grows, arena=arena, apart=make_apart)
         super().__init__(fed.opened, fed.batches, fed.spec, fed.options, hello.step_count, placement, fed.pattern)
+        if self._stages.workers is not None:
+            self._stages.workers.adopt(workers)
         self._channel = channel
         self._page = page
         self._counted = hello.state.counted
@@ -244,16 +248,10 @@ class Server(Producer):
             valid=reply.valid.tobytes(),
             keys=keys.place.values,
             key_offsets=keys.row_offsets.tobytes(),
-            fields=self._tell_fields(work),
+            fields=tell_fields(work.fields, work.encoded),
+            bad=list(reply.bad),
         )
         return encode(made), reply.memory if work.slot is None else None
-
-    def _tell_fields(self, work: Work) -> list[MadeField]:
-        if self._spec.mappers:
-            return [tell_field(field, None) for field in work.fields]
-        plan = work.plan
-        columns = zip(work.fields, plan.field_starts, plan.row_offsets, self._spec.decoders, strict=True)
-        return [tell_field(field, (start, rows, decoder)) for field, start, rows, decoder in columns]
 
     def _publish(self) -> None:
         """Bring the shared page up to date; with the lock held."""
@@ -317,6 +315,7 @@ def _serve(channel: Channel) -> None:
     arena_fd, page_fd = found[1]
     logging.getLogger().setLevel(hello.state.log_levels[0])
     logging.getLogger("stoker").setLevel(hello.state.log_levels[1])
+    workers = start_workers(hello.map_workers)
     opened: SimpleQueue[Fed | BaseException] = SimpleQueue()
     threading.Thread(target=partial(_open, hello, opened), name="stoker-open", daemon=True).start()
     heard: list[FromTrainer] = []
@@ -333,7 +332,7 @@ def _serve(channel: Channel) -> None:
         while True:
             channel.receive(None)  # until the trainer has heard it
     arena = Arena(hello.state.arena_bytes, arena_fd)
-    Server(channel, fed, hello, arena, map_words(page_fd, PAGE_WORDS)).serve(heard)
+    Server(channel, fed, hello, arena, map_words(page_fd, PAGE_WORDS), workers).serve(heard)
 
 
 def _open(hello: Hello, opened: SimpleQueue[Fed | BaseException]) -> None:

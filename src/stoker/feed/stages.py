@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from queue import SimpleQueue
 from typing import TypeAlias
@@ -16,22 +18,30 @@ from numpy.typing import NDArray
 from stoker.dataset.distinct import distinct
 from stoker.dataset.order import OrderedBatch
 from stoker.dataset.readable import Readable
-from stoker.feed.batch import BYTES, Field, InReply, WireBatch, read_field
+from stoker.feed.batch import BYTES, Field, InReply, WireBatch, blank, read_field
 from stoker.feed.decode import AsRows, decode_batch, find_decoder
 from stoker.feed.fetch import FetchPool, Job
 from stoker.feed.gather import NEAR_S, Gathering, Pattern, ReadFacts, choose_units
 from stoker.feed.gatherer import Gatherer
 from stoker.feed.mapper import Samples, map_batch
 from stoker.feed.options import FeedOptions
-from stoker.feed.placement import Placement, Work
+from stoker.feed.pictures import decode_pictures
+from stoker.feed.placement import DECODED, Placement, Work
 from stoker.feed.plan import FeedSpec
+from stoker.feed.randomness import Seeding
 from stoker.feed.rows import RowPace
+from stoker.feed.workers import MapPool
 from stoker.io.buffers import view
 from stoker.ledger import StageTimes
 
 _log = logging.getLogger("stoker.feed")
 
 _Stage: TypeAlias = Callable[[Work], SimpleQueue[Work | None] | None]
+
+
+def _start_image_threads() -> ThreadPoolExecutor:
+    """A thread for each processor: what takes time in decoding an image lets go of the interpreter lock."""
+    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), "stoker-image")
 
 
 class Stages:
@@ -57,9 +67,11 @@ class Stages:
         self._placement = placement
         self._finish = finish
         self._decoders = tuple(find_decoder(name, options.decoders) for name in spec.decoders)
+        self._image_threads = _start_image_threads() if spec.has_images else None
         self._decodes = not all(decoder is None or isinstance(decoder, AsRows) for decoder in self._decoders)
         self._to_decode: SimpleQueue[Work | None] = SimpleQueue()
         self._to_map: SimpleQueue[Work | None] = SimpleQueue()
+        self.workers = MapPool(spec, options.map_workers or 1, placement, self._mapped) if spec.packed else None
         self._threads: list[threading.Thread] = []
         self._stopped = False
         self._options = options
@@ -154,8 +166,12 @@ class Stages:
         """Let the threads end when the sample that they are at is done."""
         self._stopped = True
         self.pool.close(0)
+        if self._image_threads is not None:
+            self._image_threads.shutdown(wait=False)
         self._to_decode.put(None)
         self._to_map.put(None)
+        if self.workers is not None:
+            self.workers.stop()
 
     def join(self, timeout_s: float) -> int:
         """Wait until the threads have ended; returns how many have not after `timeout_s`."""
@@ -164,6 +180,8 @@ class Stages:
         for thread in self._threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))
         left += sum(thread.is_alive() for thread in self._threads)
+        if self._image_threads is not None:
+            self._image_threads.shutdown()  # each is done with its image soon
         if self._gatherer is not None and not left:
             self._gatherer.frames.close()
         return left
@@ -184,6 +202,9 @@ class Stages:
         self._threads = [threading.Thread(target=target, name=name, daemon=True) for name, target in targets.items()]
         for thread in self._threads:
             thread.start()
+        if self.workers is not None:
+            self.workers.start()
+            self._threads += self.workers.threads
 
     def _read(self, work: Work, job: Job) -> None:
         work.job = None
@@ -216,14 +237,25 @@ class Stages:
                 error = raised
         if following is None:
             self._finish(work, error)
+        elif following is self._to_map and self.workers is not None:
+            self.workers.submit(work)
         else:
             following.put(work)
 
     def _decode(self, work: Work) -> SimpleQueue[Work | None] | None:
         assert work.memory is not None
-        work.fields, work.nbytes = decode_batch(work.plan, work.memory, self._decoders)
+        if self._image_threads is not None:
+            slot, raw = self._placement.lend_input(work)
+
+            def allocate(nbytes: int) -> NDArray[np.uint8]:
+                return self._placement.place_output(work, slot, nbytes, DECODED)
+
+            decode_pictures(work, raw, self._decoders, self._spec.decoders, allocate, self._image_threads)
+        else:
+            work.fields, work.nbytes = decode_batch(work.plan, work.memory, self._decoders)
+            work.encoded = tuple(zip(work.plan.field_starts, work.plan.row_offsets, self._spec.decoders, strict=True))
         work.times.append(time.perf_counter_ns())
-        if self._spec.mappers:
+        if self._spec.is_mapped:
             work.stage = "the map function"
             return self._to_map
         work.times.append(work.times[-1])
@@ -233,17 +265,33 @@ class Stages:
     def _map(self, work: Work) -> None:
         slot, memory = self._placement.lend_input(work)
         columns = {one.name: read_field(one, memory) for one in work.fields}
-        samples = Samples(columns, len(work.plan.ordered.samples), lambda: work.plan.keys)
+        ordered, spec = work.plan.ordered, self._spec
+        seeding = Seeding(spec.seed, ordered.epoch, ordered.samples, global_state=spec.seeds_process)
+        samples = Samples(columns, len(ordered.samples), lambda: work.plan.keys, seeding.begin)
 
         def allocate(nbytes: int) -> NDArray[np.uint8]:
             return self._placement.place_output(work, slot, nbytes)
 
-        work.fields, work.nbytes = map_batch(samples, self._spec.mappers, allocate, lambda: self._stopped)
+        try:
+            work.fields, work.nbytes = map_batch(samples, spec.mappers, allocate, lambda: self._stopped)
+        finally:
+            seeding.end()
+        work.encoded = ()
         work.times.append(time.perf_counter_ns())
         self._reply(work)
 
+    def _mapped(self, work: Work, error: BaseException | None) -> None:
+        """In the thread of a map worker: a batch is mapped, or has failed."""
+        if error is None and not work.dropped:
+            work.encoded = ()
+            work.times.append(time.perf_counter_ns())
+            self._reply(work)
+        self._finish(work, error)
+
     def _reply(self, work: Work) -> None:
         plan = work.plan
+        assert work.memory is not None
+        blank(work.fields, work.memory, [each.row for each in work.bad if each.masked])
         work.reply = WireBatch(
             step=work.step,
             epoch=plan.ordered.epoch,
@@ -253,4 +301,5 @@ class Stages:
             sample_keys=Field("sample_keys", BYTES, InReply(plan.key_bytes), row_offsets=plan.key_offsets),
             timing=StageTimes(*work.times),
             nbytes=work.nbytes,
+            bad=work.bad,
         )

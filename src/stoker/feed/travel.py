@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Final, get_type_hints
 
@@ -16,11 +16,12 @@ from stoker.dataset.describe import Dataset
 from stoker.dataset.open import OpenDataset, open_dataset
 from stoker.dataset.order import Order, OrderedBatch, Recipe
 from stoker.dataset.readable import Readable
-from stoker.errors import ConfigError, SourceChanged
+from stoker.errors import SourceChanged
 from stoker.feed.decode import DECODERS
+from stoker.feed.functions import pack_functions, unpack_function
 from stoker.feed.gather import Pattern, pattern_of
 from stoker.feed.options import FeedOptions
-from stoker.feed.plan import FeedSpec, Mapper, choose_fields
+from stoker.feed.plan import FeedSpec, choose_fields
 from stoker.store.base import Store
 from stoker.store.local import LocalStore
 from stoker.store.open import open_store
@@ -46,6 +47,7 @@ class Hello(msgspec.Struct, array_like=True, kw_only=True):
     threads: int
     deadline_s: float
     patience_s: float
+    map_workers: int
     paths: list[str]
     state: State
 
@@ -80,7 +82,7 @@ def pack_hello(
         tables=opened.tables.url if isinstance(opened, OpenDataset) else "",
         digest=opened.manifest.digest,
         dataset=plain,
-        functions=[_pack_function(mapper) for mapper in dataset.mappers],
+        functions=pack_functions(dataset.mappers),
         recipe=(recipe.seed, recipe.global_batch_size, recipe.shuffle, recipe.window),
         rank=(layout.dp_rank, layout.dp_size),
         step_count=step_count,
@@ -89,6 +91,7 @@ def pack_hello(
         threads=options.threads,
         deadline_s=options.deadline_s,
         patience_s=options.patience_s,
+        map_workers=options.count_map_workers(in_child=True) if dataset.mappers else 0,
         paths=[os.path.abspath(path) for path in sys.path],  # noqa: PTH100  "" is here
         state=State(options.prefetch_bytes, [], 0, (0, 0, 0), (0, 0)),
     )
@@ -98,32 +101,6 @@ def _absolute(source: object) -> str:
     """A name that means the same in another working directory; patterns stay what they are."""
     place = os.fspath(source) if isinstance(source, str | os.PathLike) else ""
     return place if "://" in place else os.path.abspath(place)  # noqa: PTH100  links stay
-
-
-def _pack_function(function: Mapper) -> bytes:
-    import cloudpickle  # noqa: PLC0415  only where there is a function
-
-    module = sys.modules.get(getattr(function, "__module__", None) or "")
-    try:
-        if module is None or _is_found(module.__name__):
-            return bytes(cloudpickle.dumps(function))
-        cloudpickle.register_pickle_by_value(module)
-        try:
-            return bytes(cloudpickle.dumps(function))
-        finally:
-            cloudpickle.unregister_pickle_by_value(module)
-    except Exception as error:  # user code: objects say in any way that they cannot be pickled
-        name = getattr(function, "__qualname__", type(function).__name__)
-        raise ConfigError(
-            f"map function {name!r} cannot travel to the process that makes batches: {type(error).__name__}: {error}",
-            hint='let it open what it needs when it is called; or feeder="inline" runs it in this process',
-        ) from error
-
-
-def _is_found(name: str) -> bool:
-    """Whether another process would find a module by its name: this one may have it from elsewhere."""
-    top = name.partition(".")[0]
-    return any(finder.find_spec(top, None) is not None for finder in sys.meta_path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +121,8 @@ def unpack_hello(hello: Hello) -> Fed:
     sys.path[:] = hello.paths
     hints = get_type_hints(Dataset)
     plain = {name: msgspec.convert(value, hints[name]) for name, value in hello.dataset.items()}
-    dataset = Dataset(hello.data, **plain, mappers=tuple(map(_unpack_function, hello.functions)))
+    mappers = () if hello.map_workers else tuple(map(unpack_function, hello.functions))
+    dataset = Dataset(hello.data, **plain, mappers=mappers)
     opened = _open_data(hello, dataset)
     if opened.manifest.digest != hello.digest:
         raise SourceChanged(
@@ -161,13 +139,19 @@ def unpack_hello(hello: Hello) -> Fed:
         opened=opened,
         batches=partial(share, order, layout),
         pattern=pattern_of(order, layout),
-        spec=choose_fields(dataset, manifest, tuple(DECODERS)),
+        spec=replace(
+            choose_fields(dataset, manifest, tuple(DECODERS)),
+            packed=tuple(hello.functions) if hello.map_workers else (),
+            seed=seed,
+            seeds_process=dataset.seeded,
+        ),
         options=FeedOptions(
             prefetch_bytes=hello.prefetch_bytes,
             gather_bytes=hello.gather_bytes,
             threads=hello.threads,
             deadline_s=hello.deadline_s,
             patience_s=hello.patience_s,
+            map_workers=hello.map_workers,
         ),
     )
 
@@ -183,19 +167,6 @@ def _open_data(hello: Hello, dataset: Dataset) -> Readable:
 
 def _open_place(place: str) -> Store:
     return LocalStore(place) if place.startswith("/") else open_store(place)
-
-
-def _unpack_function(packed: bytes) -> Mapper:
-    import cloudpickle  # noqa: PLC0415  only where there is a function
-
-    try:
-        function: Mapper = cloudpickle.loads(packed)
-    except Exception as error:  # user code: its modules are imported here
-        raise ConfigError(
-            f"a map function cannot be loaded in the process that makes batches: {type(error).__name__}: {error}",
-            hint='its module must be importable there; or feeder="inline" runs it in the trainer',
-        ) from error
-    return function
 
 
 def share(order: Order, layout: Layout, step: int) -> OrderedBatch:

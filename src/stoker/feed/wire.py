@@ -8,6 +8,7 @@ is passed over. Values lie in the arena; no message holds a Python object a samp
 from __future__ import annotations
 
 import builtins
+import logging
 import traceback
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from stoker import errors
 from stoker.errors import InternalError, SampleError, StokerError
-from stoker.feed.batch import BYTES, OBJECTS, Deferred, Field, InReply, InSlot, WireBatch
+from stoker.feed.batch import BYTES, OBJECTS, BadSample, Deferred, Field, InReply, InSlot, WireBatch
 from stoker.feed.decode import DECODERS, Rows
 from stoker.ledger import StageTimes
 
@@ -62,6 +63,7 @@ class MadeField(msgspec.Struct, array_like=True):
     decoder: str
     kinds: bytes
     blob: bytes
+    row_shapes: bytes = b""
 
 
 class Made(msgspec.Struct, array_like=True, tag=True):
@@ -82,6 +84,7 @@ class Made(msgspec.Struct, array_like=True, tag=True):
     keys: bytes
     key_offsets: bytes
     fields: list[MadeField]
+    bad: list[BadSample]
 
 
 class Told(msgspec.Struct, array_like=True):
@@ -127,29 +130,44 @@ decode_from_feeder: Final = msgspec.msgpack.Decoder(FromFeeder).decode
 # Fields.
 
 
-def tell_field(field: Field, encoded: tuple[int, NDArray[np.int64], str] | None) -> MadeField:
+Encoded: TypeAlias = tuple[int, NDArray[np.int64], str]  # start, row offsets, decoder: where the bytes of a field lie
+
+
+def tell_field(field: Field, encoded: Encoded | None) -> MadeField:
     """A field as a message. `encoded` says of one whose values are Python objects where the bytes of them lie, what
     divides these, and what decodes them: only that travels. Without it its values are strings or bytes.
     """
     if isinstance(field.place, InSlot):
         rows = b"" if field.row_offsets is None else field.row_offsets.tobytes()
-        return MadeField(field.name, field.dtype, field.place.offset, field.shape, rows, "", b"", b"")
+        shapes = b"" if field.row_shapes is None else field.row_shapes.tobytes()
+        return MadeField(field.name, field.dtype, field.place.offset, field.shape, rows, "", b"", b"", shapes)
     if encoded is not None:
         offset, row_offsets, decoder = encoded
         return MadeField(field.name, OBJECTS, offset, None, row_offsets.tobytes(), decoder, b"", b"")
     assert isinstance(field.place, InReply)
-    return _tell_values(field.name, field.place.values)
+    return tell_values(field.name, field.place.values)
 
 
 _KINDS: Final[dict[type, bytes]] = {str: b"s", bytes: b"b", bytearray: b"a", memoryview: b"v"}
 
 
-def _tell_values(name: str, values: Sequence[Any]) -> MadeField:
+def tell_values(name: str, values: Sequence[Any]) -> MadeField:
+    """A field of strings and bytes, as a message: its values travel in it."""
     kinds = b"".join(next(mark for kind, mark in _KINDS.items() if isinstance(value, kind)) for value in values)
     rows = [value.encode("utf-8", "surrogatepass") if isinstance(value, str) else bytes(value) for value in values]
     offsets = np.zeros(len(rows) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=offsets[1:])
     return MadeField(name, OBJECTS, 0, None, offsets.tobytes(), "", kinds, b"".join(rows))
+
+
+def tell_fields(fields: Sequence[Field], encoded: Sequence[Encoded]) -> list[MadeField]:
+    """The fields of a batch as messages; `encoded` says of each where its bytes lie, or is empty: they have none."""
+    return [tell_field(field, encoded[index] if encoded else None) for index, field in enumerate(fields)]
+
+
+def hear_values(told: MadeField) -> list[Any]:
+    """What `tell_values` told."""
+    return _hear_values(told.kinds, told.blob, np.frombuffer(told.row_offsets, np.int64))
 
 
 def hear_field(told: MadeField) -> Field:
@@ -158,10 +176,11 @@ def hear_field(told: MadeField) -> Field:
         return Field(told.name, told.dtype, InSlot(told.offset), shape=told.shape)
     offsets = np.frombuffer(told.row_offsets, np.int64)
     if told.kinds or (told.dtype == OBJECTS and not told.decoder):
-        return Field(told.name, OBJECTS, Deferred(lambda _: _hear_values(told.kinds, told.blob, offsets)))
+        return Field(told.name, OBJECTS, Deferred(lambda _: hear_values(told)))
     if told.decoder:
         return Field(told.name, OBJECTS, Deferred(lambda memory: _decode(told, offsets, memory)))
-    return Field(told.name, BYTES, InSlot(told.offset), row_offsets=offsets)
+    shapes = np.frombuffer(told.row_shapes, np.int64).reshape(-1, 3) if told.row_shapes else None
+    return Field(told.name, BYTES, InSlot(told.offset), row_offsets=offsets, row_shapes=shapes)
 
 
 def _hear_values(kinds: bytes, blob: bytes, offsets: NDArray[np.int64]) -> list[Any]:
@@ -201,7 +220,18 @@ def hear_batch(made: Made, memory: NDArray[np.uint8]) -> WireBatch:
         sample_keys=Field("sample_keys", BYTES, InReply(made.keys), row_offsets=key_offsets),
         timing=StageTimes(*made.times),
         nbytes=made.nbytes,
+        bad=tuple(made.bad),
     )
+
+
+# Logs.
+
+
+def say(said: Said) -> None:
+    """Log what another process logged, as if it had been said here."""
+    logger = logging.getLogger(said.logger)
+    if logger.isEnabledFor(said.level):
+        logger.handle(logger.makeRecord(said.logger, said.level, "feeder", 0, said.text, (), None))
 
 
 # Errors.

@@ -128,6 +128,12 @@ class Channel:
                 os.close(spilled)
         return message, files
 
+    def wait_for_end(self) -> None:
+        """Return when the other side is gone, or either has shut the channel. For any thread."""
+        hung_up = select.poll()
+        hung_up.register(self._socket, 0)  # a hang-up is always told
+        hung_up.poll()
+
     def shut(self) -> None:
         """Tell the other side, and a thread of ours that waits here, that this is the end. Takes no lock."""
         with contextlib.suppress(OSError):

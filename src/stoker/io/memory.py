@@ -79,6 +79,11 @@ class Arena:
         self.size_bytes = size_bytes
 
     @property
+    def fd(self) -> int:
+        """The file of the memory, open as long as the arena is."""
+        return self._fd
+
+    @property
     def address(self) -> int:
         """Where the mapping begins in this process; another after `grow`."""
         return int(np.frombuffer(self._open_map(), np.uint8).ctypes.data)
@@ -211,11 +216,12 @@ class Arena:
 class Window:
     """An arena that another process places batches in, as this process sees it: the memory, and loans of its slots.
 
-    This process makes the memory and passes it on by `fd`; who has it all mapped may come and go.
+    The trainer makes the memory and passes it on by `fd`; who has it all mapped may come and go. A process that is
+    passed it gives its `fd`, which then is the window's to close.
     """
 
-    def __init__(self, size_bytes: int) -> None:
-        self.fd = make_memfd("stoker-arena", size_bytes)
+    def __init__(self, size_bytes: int, fd: int | None = None) -> None:
+        self.fd = make_memfd("stoker-arena", size_bytes) if fd is None else fd
         self._close_fd = weakref.finalize(self, os.close, self.fd)
         self._map = _map(self.fd, size_bytes)
         self._watcher: MapWatcher | None = None
@@ -240,6 +246,10 @@ class Window:
         self.size_bytes = size_bytes
         if self._watcher is not None:
             self._watcher.mapped(self.address, size_bytes)
+
+    def view(self, slot: Slot) -> NDArray[np.uint8]:
+        """The bytes of a slot, uint8[nbytes], for whoever fills it."""
+        return np.ndarray((slot.nbytes,), np.uint8, buffer=self._map, offset=slot.offset)
 
     def lend(self, slot: Slot, returns: Callable[[int], None], number: int) -> NDArray[np.uint8]:
         """The bytes of a slot, uint8[nbytes]; `returns(number)` is called when this array and all views of it are dead,
@@ -297,6 +307,14 @@ def take_apart(fd: int, nbytes: int) -> NDArray[np.uint8]:
         if left:
             raise InternalError(f"{len(left)} of {nbytes} bytes of a batch are missing")
         return memory
+    finally:
+        os.close(fd)
+
+
+def map_apart(fd: int, nbytes: int) -> NDArray[np.uint8]:
+    """What another process made by `make_apart`, uint8[nbytes]: the memory itself. Closes `fd`."""
+    try:
+        return np.ndarray((nbytes,), np.uint8, buffer=_map(fd, nbytes))
     finally:
         os.close(fd)
 

@@ -137,6 +137,8 @@ class Report:
     bytes_read: int
     reads: int
     copied_batches: int
+    substituted_samples: int
+    masked_samples: int
     wall_s: float
     compute_s: float
     wait_s: float
@@ -196,6 +198,8 @@ def build_report(snapshots: Iterable[LedgerSnapshot], *, gpu_hour_price: float |
         bytes_read=attribute.counted(ledgers, Counter.BYTES_READ),
         reads=attribute.counted(ledgers, Counter.READS),
         copied_batches=attribute.counted(ledgers, Counter.COPIED_BATCHES),
+        substituted_samples=attribute.counted(ledgers, Counter.SUBSTITUTED_SAMPLES),
+        masked_samples=attribute.counted(ledgers, Counter.MASKED_SAMPLES),
         wall_s=sum(g.wall_s for g in generations),
         compute_s=compute_ns / _NS,
         wait_s=wait_ns / _NS,

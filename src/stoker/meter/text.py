@@ -61,7 +61,9 @@ def _rows(report: Report) -> list[tuple[str, str]]:
 
 def _trained(report: Report) -> str:
     text = f"{format_count(report.steps, 'step')}, {format_count(report.samples, 'sample')}"
-    repeated = report.steps_repeated
+    repeated, bad = report.steps_repeated, (report.substituted_samples, report.masked_samples)
+    if any(bad):
+        text += f"; bad ones: {bad[0]:,} substituted, {bad[1]:,} masked"
     return f"{text}; {format_count(repeated, 'step')} trained again after a restart" if repeated else text
 
 

@@ -322,7 +322,7 @@ def exit_hard(sample):
 
 
 def test_a_feeder_that_dies_again_and_again_is_an_error_with_its_last_words(place, load):
-    data = load(place, describe=lambda d: d.map(exit_hard))
+    data = load(place, describe=lambda d: d.map(exit_hard), map_workers=0)
     with pytest.raises(ChildDied, match=r"ended: exit code 7, as 3 before it.*these are its last words") as caught:
         next(iter(data))
     assert caught.value.where == str(place.root)
@@ -610,12 +610,14 @@ def loaded(sample):
     return {"modules": " ".join(sys.modules), "main": sys.modules["__main__"].__spec__.name}
 
 
-def test_no_torch_and_nothing_of_the_users_main_module_is_loaded(place, load):
-    batch = next(iter(load(place, describe=lambda d: d.map(loaded))))
+@pytest.mark.parametrize(("workers", "main"), [(0, "stoker.feed.__main__"), (1, "stoker.feed.map_worker")])
+def test_no_torch_and_nothing_of_the_users_main_module_is_loaded(place, load, workers, main):
+    batch = next(iter(load(place, describe=lambda d: d.map(loaded), map_workers=workers)))
     modules = set(batch["modules"][0].split())
     heavy = {"torch", "typer", "rich", "obstore", "asyncio", "multiprocessing", "pytest", "ctypes.util"}
     assert modules & heavy == set()
-    assert batch["main"][0] == "stoker.feed.__main__"
+    assert batch["main"][0] == main
+    assert workers == 0 or "pyarrow" not in modules  # what only maps reads no tables
 
 
 def chatty(sample):

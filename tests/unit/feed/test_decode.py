@@ -20,8 +20,8 @@ def unpack(rows, packed):
     return np.ndarray(packed.shape, packed.dtype, buffer=rows.data)
 
 
-def test_there_are_four_decoders():
-    assert list(DECODERS) == ["raw", "text", "json", "npy"]
+def test_there_are_five_decoders():
+    assert list(DECODERS) == ["raw", "text", "json", "npy", "image"]
 
 
 def test_text_is_utf8():

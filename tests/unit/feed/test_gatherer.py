@@ -229,9 +229,9 @@ def test_a_store_that_does_not_answer_is_an_error_and_the_next_request_tries_ane
     expected, _ = contents(make_loader(STORES["one size"], gather_bytes=0), steps=10)
     with make_loader(faulty) as loader:
         batches = iter(loader)
-        for _ in range(2):
-            with pytest.raises(Unavailable, match="away"):
-                next(batches)
+        with pytest.raises(Unavailable, match="away"):
+            next(batches)
+        # The next request may come out well: what a batch ahead was reading for it has failed, so it reads by itself.
         faulty.times = 0
         found = []
         while len(found) < 10:

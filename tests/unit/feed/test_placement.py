@@ -20,7 +20,7 @@ def place():
     made = []
 
     def place(prefetch_bytes, *, mapped=False):
-        placement = Placement(prefetch_bytes, mapped=mapped)
+        placement = Placement(prefetch_bytes, (False, mapped))
         made.append(placement)
 
         def placed(nbytes):
@@ -96,7 +96,7 @@ def test_the_first_output_is_learned_and_the_next_batches_take_room_for_theirs(p
     assert placement.arena.reclaim() == 1
     assert placement.in_flight_bytes == 320
     second = placed(64)
-    assert (second.slot.nbytes, second.output_slot.nbytes) == (64, 300)
+    assert (second.slot.nbytes, second.reserved[1].nbytes) == (64, 300)
     assert placement.in_flight_bytes == 320 + 64 + 320
     assert placed(64) is None  # 320 bytes are free, 384 are needed
     assert placement.in_flight_bytes == 320 + 64 + 320
@@ -106,12 +106,12 @@ def test_the_first_output_is_learned_and_the_next_batches_take_room_for_theirs(p
 
 def test_an_output_takes_the_room_kept_for_it(place):
     placement, placed = place(1024, mapped=True)
-    placement.output_bytes = 128
+    placement._needs[1] = 128
     one = placed(64)
-    kept = one.output_slot
+    kept = one.reserved[1]
     slot, memory = placement.lend_input(one)
     placement.place_output(one, slot, 100)
-    assert (one.slot, one.output_slot) == (kept, None)
+    assert (one.slot, one.reserved[1]) == (kept, None)
     del memory
     placement.arena.reclaim()
     assert (placement.in_flight_bytes, placement.arena.taken_bytes) == (128, 128)
@@ -119,13 +119,13 @@ def test_an_output_takes_the_room_kept_for_it(place):
 
 def test_an_output_larger_than_the_room_kept_for_it_takes_another_place_or_is_copied(place):
     placement, placed = place(1024, mapped=True)
-    placement.output_bytes = 128
+    placement._needs[1] = 128
     one = placed(64)
     slot, memory = placement.lend_input(one)
     placement.place_output(one, slot, 500)
     assert (one.slot.nbytes, placement.copied_count) == (500, 0)
     two = work()
-    placement.output_bytes = 0
+    placement._needs[1] = 0
     assert placement.place(two, 64)
     slot, memory_two = placement.lend_input(two)
     assert placement.place_output(two, slot, 500).nbytes == 500

@@ -1,0 +1,85 @@
+"""Batches with images: they are decoded side by side, into the memory that the batch will lie in.
+
+Their headers say how much that is. The bytes of other fields move there with them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.feed.batch import BYTES, Field, InSlot
+from stoker.feed.decode import Decoder, Rows, decode_batch, decode_image, decode_images, image_shape_of
+from stoker.feed.placement import Work
+from stoker.io.memory import align
+
+
+def decode_pictures(
+    work: Work,
+    raw: NDArray[np.uint8],
+    decoders: tuple[Decoder | None, ...],
+    names: tuple[str, ...],
+    allocate: Callable[[int], NDArray[np.uint8]],
+    threads: Executor,
+) -> None:
+    """Decode a batch whose bytes are `raw` into memory that `allocate(nbytes)` gives; sets its fields.
+
+    Images of one size become one array, others a list of arrays. Raises SampleError for the first that is none.
+    """
+    plan = work.plan
+    columns = zip(plan.fields, plan.field_starts, plan.row_offsets, strict=True)
+    rows = [
+        Rows(name, raw[start : start + int(offsets[-1])], offsets.tolist(), lambda: plan.keys)
+        for name, start, offsets in columns
+    ]
+    shapes: dict[int, list[tuple[int, int, int]]] = {}
+    starts = []
+    end = 0
+    for index, (one, decoder) in enumerate(zip(rows, decoders, strict=True)):
+        if decoder is decode_images:
+            shapes[index] = [image_shape_of(one, row) for row in range(len(one))]
+        starts.append(end)
+        end += align(sum(map(math.prod, shapes[index])) if index in shapes else len(one.data))
+    memory = allocate(end)
+    fields: dict[int, Field] = {}
+    nbytes = 0
+    for index, found in shapes.items():
+        fields[index] = _decode_images(rows[index], found, memory, starts[index], threads)
+        nbytes += sum(map(math.prod, found))
+    others = [index for index in range(len(rows)) if index not in shapes]
+    for index in others:
+        memory[starts[index] : starts[index] + len(rows[index].data)] = rows[index].data
+    moved = replace(
+        plan,
+        fields=tuple(plan.fields[index] for index in others),
+        field_starts=tuple(starts[index] for index in others),
+        row_offsets=tuple(plan.row_offsets[index] for index in others),
+    )
+    rest, rest_bytes = decode_batch(moved, memory, tuple(decoders[index] for index in others))
+    fields.update(zip(others, rest, strict=True))
+    work.fields = tuple(fields[index] for index in range(len(rows)))
+    work.nbytes = nbytes + rest_bytes
+    work.encoded = tuple(zip(starts, plan.row_offsets, names, strict=True))
+
+
+def _decode_images(
+    rows: Rows, shapes: list[tuple[int, int, int]], memory: NDArray[np.uint8], start: int, threads: Executor
+) -> Field:
+    offsets = np.zeros(len(shapes) + 1, np.int64)
+    np.cumsum(np.array([math.prod(shape) for shape in shapes], np.int64), out=offsets[1:])
+    waits = []
+    for row, shape in enumerate(shapes):
+        target: NDArray[np.uint8] = np.ndarray(shape, np.uint8, buffer=memory, offset=start + int(offsets[row]))
+        waits.append(threads.submit(decode_image, rows, row, target))
+    errors = [each.exception() for each in waits]  # of all of them: nobody must write there any more
+    for error in errors:
+        if error is not None:
+            raise error
+    if len(set(shapes)) == 1:
+        return Field(rows.field, BYTES, InSlot(start), shape=(len(shapes), *shapes[0]))
+    return Field(rows.field, BYTES, InSlot(start), row_offsets=offsets, row_shapes=np.array(shapes, np.int64))
