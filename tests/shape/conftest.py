@@ -26,6 +26,9 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "stoker.run:Run.loader": "one call with named options is the user's view of the design (section 3)",
     },
     "bool parameters": {
+        "stoker.cli.doctor:check": "--probe and --json are flags and do not depend on each other",
+        "stoker.cli.doctor_gds:gds": "--probe and --json are flags and do not depend on each other",
+        "stoker.cli.doctor_storage:storage": "--dry-run and --json are flags and do not depend on each other",
         "stoker.cli.index:index": "--checksums and --json are flags and do not depend on each other",
         "stoker.cli.pack:pack": "--dry-run and --json are flags of the command line and do not depend on each other",
         "stoker.cli.ls:ls": "--all and --json are flags and do not depend on each other",

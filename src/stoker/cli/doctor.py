@@ -1,30 +1,39 @@
-"""`stoker doctor`: what is wrong with this node's storage, and what captured outputs say."""
+"""`stoker doctor`: what is wrong with this node's storage, and what captured outputs say. More verbs lie beside."""
 
 from __future__ import annotations
 
-import getpass
-import json
 import os
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer.core import TyperGroup
 
+from stoker.cli.doctor_gds import gds
+from stoker.cli.doctor_show import end_with, private_names
+from stoker.cli.doctor_storage import storage
+from stoker.cli.doctor_why import why
+
 if TYPE_CHECKING:
+    from stoker.doctor.check import Target
     from stoker.doctor.finding import Finding
 
 _DEFAULT = "check"
+_WHY = "--why"
 
 
 class _DefaultGroup(TyperGroup):
-    """`stoker doctor PATH` is `stoker doctor check PATH`: what is no verb is the first argument of the default one."""
+    """`stoker doctor PATH` is `stoker doctor check PATH`, and `stoker doctor --why` is `stoker doctor why`."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         first = args[0] if args else ""
         if first not in self.commands and first not in ("--help", "-h"):
-            args = [_DEFAULT, *args]
+            named = args[: args.index("--")] if "--" in args else args
+            if _WHY in named:
+                at = args.index(_WHY)
+                args = ["why", *args[:at], *args[at + 1 :]]
+            else:
+                args = [_DEFAULT, *args]
         return super().parse_args(ctx, args)
 
 
@@ -49,12 +58,14 @@ def check(
         Path | None, typer.Option("--from", help="Look at a capture, or a folder of samples, not at this node.")
     ] = None,
     *,
+    probe: Annotated[bool, typer.Option("--probe", help="Also try a conditional write to given buckets.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Look at the node and what lies under the given paths.
 
-    Says what is wrong, the evidence and the fix, in about two seconds. Only reads, and needs no rights. Ends with
-    0 if all is well, 1 on a warning, 2 on a failure, 3 if it could not look.
+    Says what is wrong, the evidence and the fix, in about two seconds; an object store may take ten more. Only reads,
+    without --probe, and needs no rights. Ends with 0 if all is well, 1 on a warning, 2 on a failure, 3 if it could not
+    look.
     """
     from stoker.doctor.capture import RecordingNode
     from stoker.doctor.check import Target
@@ -69,16 +80,27 @@ def check(
         if capture is not None:
             raise ConfigError("--capture and --from are both given", hint="a capture is made of this node only")
         given = [Target(text) for text in targets or []]
-        _show(diagnose_folder(captured, given), [t.text for t in given], as_json=as_json)
-        return
+        end_with(diagnose_folder(captured, given), [t.text for t in given], as_json=as_json)
     if capture is None:
-        _show(diagnose(LiveNode(), asked), [t.text for t in asked], as_json=as_json)
-        return
+        found = diagnose(LiveNode(), asked) + _stores(asked, probe=probe)
+        end_with(found, [t.text for t in asked], as_json=as_json)
     node = RecordingNode(LiveNode())
     found = diagnose(node, asked)
-    count = node.write(capture, Redactor([socket.gethostname(), _user()]), [t.text for t in asked])
+    count = node.write(capture, Redactor(private_names()), [t.text for t in asked])
     typer.echo(f"{count} files are in {capture}; look through them before you give them away", err=True)
-    _show(found, [t.text for t in asked], as_json=as_json)
+    found += _stores(asked, probe=probe)
+    end_with(found, [t.text for t in asked], as_json=as_json)
+
+
+def _stores(targets: list[Target], *, probe: bool) -> list[Finding]:
+    """Findings of the targets that are URLs; without one the clients of object stores are not loaded."""
+    from stoker.doctor.node import LiveNode
+
+    if not any(target.url for target in targets):
+        return []
+    from stoker.doctor.object_store import diagnose_stores
+
+    return diagnose_stores(LiveNode(), targets, probe=probe)
 
 
 @doctor.command(name="explain", epilog="Example: stoker doctor explain gdscheck.txt cufile.log")
@@ -101,21 +123,9 @@ def explain(
     name, files = (what[0], what[1:]) if known else ("auto", what)
     if not files:
         raise ConfigError(f"no file is given to explain as {name!r}", hint=f"kinds are {', '.join(KIND_NAMES)}")
-    _show(explain_files([Path(file) for file in files], name, seconds), files, as_json=as_json)
+    end_with(explain_files([Path(file) for file in files], name, seconds), files, as_json=as_json)
 
 
-def _show(findings: list[Finding], targets: list[str], *, as_json: bool) -> None:
-    """Print, and end with the exit code of the findings."""
-    from stoker.doctor.finding import exit_code
-    from stoker.doctor.text import describe, to_json
-
-    typer.echo(json.dumps(to_json(findings, targets)) if as_json else describe(findings))
-    raise typer.Exit(exit_code(findings))
-
-
-def _user() -> str:
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError):
-        return ""
-    return "" if name == "root" else name
+doctor.command(name="why", epilog="Example: stoker doctor why /mnt/data --seconds 30")(why)
+doctor.command(name="storage", epilog="Example: stoker doctor storage /mnt/data")(storage)
+doctor.command(name="gds", epilog="Example: stoker doctor gds /mnt/data --probe")(gds)

@@ -19,5 +19,6 @@ How to add a subject:
    tests over all samples and the fuzz test take new kinds by themselves.
 
 Two moments of one thing (`NAME-t0`, `NAME-t1` in a folder, or files in a row) go to `Kind.compare`. The attribution of
-stalls is `stoker.meter`'s, a pure function of values; whoever calls it samples the node, or reads the folder.
+a stall reads two moments too, but wants numbers: `signals.py` has its own readers, `stall.py` the verdict. What a
+ledger says comes from `stoker.meter`, which lies beside this room: the command line joins the two.
 """

@@ -38,6 +38,11 @@ class RecordingNode:
     node: Node
     _answers: dict[tuple[str, str], Any] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    begun_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """When it was made is when the capture is of."""
+        self.begun_s = self.node.clock_s()
 
     def read(self, path: str, limit_bytes: int = READ_LIMIT_BYTES) -> str | Missing:
         """The text of a file."""
@@ -46,6 +51,10 @@ class RecordingNode:
     def read_tail(self, path: str, limit_bytes: int = READ_LIMIT_BYTES) -> str | Missing:
         """The end of a file."""
         return self._keep("read", path, self.node.read_tail(path, limit_bytes))
+
+    def read_bytes(self, path: str, limit_bytes: int = READ_LIMIT_BYTES) -> bytes | Missing:
+        """The bytes of a file, which are not kept: what is in them cannot be redacted."""
+        return self.node.read_bytes(path, limit_bytes)
 
     def listing(self, path: str) -> tuple[str, ...] | Missing:
         """The names in a folder."""
@@ -103,7 +112,7 @@ class RecordingNode:
         with self._lock:
             answers = dict(self._answers)
         found = _Written(directory, redact)
-        facts: dict[str, Any] = {"version": CAPTURE_VERSION, "clock_s": self.clock_s(), "targets": list(targets)}
+        facts: dict[str, Any] = {"version": CAPTURE_VERSION, "clock_s": self.begun_s, "targets": list(targets)}
         facts |= {name: {} for name in ("missing", "listing", "link", "stat", "readable", "space", "environment")}
         facts |= {"commands": [], "host": None}
         for (question, about), answer in answers.items():
@@ -202,6 +211,11 @@ class CapturedNode:
         """The end of a file."""
         found = self._files.read_tail(path, limit_bytes)
         return found if isinstance(found, str) else self._reason("missing", path)
+
+    def read_bytes(self, path: str, limit_bytes: int = READ_LIMIT_BYTES) -> bytes | Missing:
+        """The bytes of a file, if somebody put it there."""
+        found = self._files.read_bytes(path, limit_bytes)
+        return found if isinstance(found, bytes) else Missing("not in the capture")
 
     def listing(self, path: str) -> tuple[str, ...] | Missing:
         """The names in a folder."""

@@ -54,7 +54,7 @@ class Check:
     """One check.
 
     Attributes:
-        id: `C01` to `C23`.
+        id: `C01` to `C23`; a word for what is looked at only when it is named.
         subject: What it is about, in a few words: what a finding of the runner is called.
         run: Findings of a node and a target. It only reads, through the node. It may raise: that is a finding too.
         per_target: Whether it is run for each target, or once with an empty one.

@@ -13,6 +13,7 @@ from stoker.doctor.finding import Finding
 from stoker.doctor.kinds import Sample, explain
 from stoker.doctor.node import LiveNode, Missing, Node
 from stoker.doctor.registry import CHECKS, KINDS
+from stoker.doctor.signals import facts_of_meta
 from stoker.errors import AccessDenied, FormatError, NotFound
 
 # What is given as a file may be a long log, of which all counts.
@@ -37,7 +38,8 @@ def explain_files(paths: Sequence[Path], name: str = "auto", between_s: float | 
 def diagnose_folder(directory: Path, targets: Sequence[Target]) -> list[Finding]:
     """Findings of a capture (a folder with `root/`), else of a folder of samples, each by its content.
 
-    Of a folder of samples `NAME-t0` and `NAME-t1` are two moments of one thing.
+    Of a folder of samples `NAME-t0` and `NAME-t1` are two moments of one thing; the seconds between them are `window_s`
+    of its `meta.json`, if it has one.
 
     Raises:
         NotFound: it is no folder, or there is nothing in it.
@@ -47,8 +49,16 @@ def diagnose_folder(directory: Path, targets: Sequence[Target]) -> list[Finding]
         return diagnose(node, targets or [Target(text) for text in node.targets])
     findings: list[Finding] = []
     for series in sample_series(directory):
-        findings += explain([Sample(_text(path), path.name) for path in series], KINDS)
+        between_s = _window_s(directory) if len(series) == len(("t0", "t1")) else None
+        findings += explain([Sample(_text(path), path.name) for path in series], KINDS, between_s=between_s)
     return findings
+
+
+def _window_s(directory: Path) -> float | None:
+    """Seconds between the two moments of a folder of samples, as its meta.json says."""
+    text = LiveNode().read(str((directory / "meta.json").absolute()))
+    window_s = facts_of_meta(text, []).window_s if isinstance(text, str) else None
+    return window_s if window_s is not None and window_s > 0 else None
 
 
 def sample_series(directory: Path) -> list[list[Path]]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from stoker.doctor import cufile_json, cufile_log, gds_ids, gds_stats, gdscheck, nvidia_fs
+from stoker.doctor import cufile_json, cufile_log, filesystem, gds_ids, gds_stats, gdscheck, nvidia_fs, nvme
 from stoker.doctor import gds_ids as ids
 from stoker.doctor.check import Check, Target
 from stoker.doctor.cufile_json import CuFileConfig
 from stoker.doctor.finding import Evidence, Finding, Severity
 from stoker.doctor.gds_route import DriverFacts, Expected, expect
-from stoker.doctor.identity import identify
+from stoker.doctor.identity import MOUNTINFO, identify
 from stoker.doctor.kinds import Kind
 from stoker.doctor.node import Host, Missing, Node
 from stoker.doctor.subject import Subject
@@ -59,7 +59,10 @@ def read_driver(node: Node) -> DriverFacts:
         device_nodes=None if isinstance(nodes, Missing) else "nvidia-fs0" in nodes,
         p2pdma=_p2pdma(node, host),
         coherent=coherent,
-        transports=_transports(node),
+        userspace_rdma=_userspace_rdma(node),
+        transports=nvme.transports(node),
+        beegfs_rdma=filesystem.beegfs_rdma(node),
+        protected=nvme.with_protection_information(node),
     )
 
 
@@ -77,22 +80,10 @@ def _p2pdma(node: Node, host: Host | Missing) -> bool | None:
     return None
 
 
-def _transports(node: Node) -> dict[str, str]:
-    """NVMe namespaces by their block device, each with the transport of its controller or subsystem's paths."""
-    controllers = node.listing("/sys/class/nvme")
-    found: dict[str, str] = {}
-    for controller in () if isinstance(controllers, Missing) else controllers:
-        transport = node.read(f"/sys/class/nvme/{controller}/transport", 64)
-        names = node.listing(f"/sys/class/nvme/{controller}")
-        if isinstance(transport, Missing) or isinstance(names, Missing):
-            continue
-        for name in names:
-            match = re.fullmatch(r"(nvme\d+)(?:c\d+)?(n\d+)", name)
-            if match:
-                kept = found.setdefault(match[1] + match[2], transport.strip())
-                if kept != transport.strip():  # paths that differ: the slower one decides
-                    found[match[1] + match[2]] = "tcp" if "tcp" in (kept, transport.strip()) else transport.strip()
-    return found
+def _userspace_rdma(node: Node) -> bool | None:
+    """False where there is no RDMA device at all; that there is one does not say that cuFile can use it."""
+    classes = node.listing("/sys/class")
+    return False if isinstance(classes, tuple) and "infiniband" not in classes else None
 
 
 def check_driver(node: Node, _target: Target) -> list[Finding]:
@@ -100,6 +91,9 @@ def check_driver(node: Node, _target: Target) -> list[Finding]:
     version = node.read(NVIDIA_VERSION)
     if isinstance(version, Missing):
         line = Evidence(version.reason, NVIDIA_VERSION)
+        if isinstance(node.read(MOUNTINFO), Missing):
+            what = "/proc is not visible here, so neither is a driver"
+            return [ids.NO_GPU.unknown("GPUDirect", what, line, fix="mount /proc into the container")]
         return [ids.NO_GPU.info("GPUDirect", "no NVIDIA driver is seen here: it does not apply", line)]
     found: list[Finding] = []
     module = node.read(f"{_NVIDIA_FS}/version")

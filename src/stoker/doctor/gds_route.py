@@ -52,6 +52,7 @@ class DriverFacts:
         p2pdma: Whether kernel, driver and GPU can do PCI P2PDMA; on Grace the coherent route instead (`coherent`).
         userspace_rdma: Whether libcufile_rdma has devices that are up.
         transports: NVMe block device (`nvme0n1`) -> pcie, rdma, tcp, fc.
+        protected: NVMe block devices with protection information, which PCI P2PDMA cannot take.
         beegfs_rdma: Whether BeeGFS has RDMA connections.
     """
 
@@ -61,6 +62,7 @@ class DriverFacts:
     coherent: bool = False
     userspace_rdma: bool | None = None
     transports: dict[str, str] = field(default_factory=dict)
+    protected: frozenset[str] = frozenset()
     beegfs_rdma: bool | None = None
 
 
@@ -185,7 +187,7 @@ def _nvme(leaves: tuple[BlockDevice, ...], driver: DriverFacts, config: CuFileCo
         return nvfs
     key = "block.raid" if raid else "block.nvmeof" if fabric else "block.nvme"
     bus = _by_bus(driver, config, f"{key}.use_pci_p2pdma")
-    if bus is None or (raid and not driver.coherent):
+    if bus is None or (raid and not driver.coherent) or any(leaf.name in driver.protected for leaf in leaves):
         return nvfs
     return bus
 

@@ -121,12 +121,22 @@ def identify(node: Node, path: str) -> PathIdentity | Missing:
             path, mount = real, mount_of(real, mounts)
     if mount is None:
         return Missing("no mount in /proc/self/mountinfo holds the path")
-    return PathIdentity(path, mount, block_device(node, mount.device))
+    return PathIdentity(path, mount, device_under(node, mount))
 
 
 def is_local(fs_type: str) -> bool:
     """Whether a file system answers from this machine alone, so that looking at it cannot wait for another."""
     return fs_type in _LOCAL
+
+
+def device_under(node: Node, mount: Mount) -> BlockDevice | None:
+    """The block device under a mount. btrfs has a number of its own, so that its source must name the device."""
+    if mount.fs_type == "btrfs" and mount.source.startswith("/dev/"):
+        real = node.link(mount.source)
+        name = posixpath.basename(real if isinstance(real, str) else mount.source)
+        found = node.link(f"/sys/class/block/{name}")
+        return None if isinstance(found, Missing) else _device(node, found, 0)
+    return block_device(node, mount.device)
 
 
 def block_device(node: Node, number: str) -> BlockDevice | None:

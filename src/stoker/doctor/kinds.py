@@ -7,9 +7,9 @@ RDMA ports); each explains what its own `detect` sees.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from stoker.doctor.finding import Evidence, Finding, FindingId
+from stoker.doctor.finding import Evidence, Finding, FindingId, Severity
 
 TEXT_UNKNOWN = FindingId(
     "text-not-recognised",
@@ -68,26 +68,45 @@ def explain(
     """What the texts say. `name` is a kind's, or `auto`: by content.
 
     Texts of the same kind that follow each other are compared too where the kind can: (first, second), (second, third).
-    `between_s` is the time between two of them, if known.
+    Then what each says alone is left out, but for what is wrong or unknown and not in the comparison. `between_s`:
+    seconds between two of them, if known.
     """
-    findings: list[Finding] = []
-    before: Sample | None = None
-    before_name = ""
+    said: list[_Said] = []
+    before: dict[Kind, _Said] = {}
     for sample in samples:
         names = detect(sample.text, kinds) if name == "auto" else (name,)
-        if len(names) != 1:
-            findings.append(_undecided(sample, names))
-            before = None
-            continue
-        chosen = _readers(sample, kinds, names[0])
-        for kind in chosen:
-            findings += kind.explain(sample.text, sample.source)
-            if before is not None and before_name == names[0] and kind.compare and kind.detect(before.text):
-                findings += kind.compare(before, sample, between_s)
+        chosen = _readers(sample, kinds, names[0]) if len(names) == 1 else []
         if not chosen:
-            findings.append(_undecided(sample, ()))
-        before, before_name = sample, names[0]
-    return findings
+            said.append(_Said(sample, [_undecided(sample, names if len(names) > 1 else ())]))
+        now = {kind: _Said(sample, kind.explain(sample.text, sample.source)) for kind in chosen}
+        for kind, one in now.items():
+            if kind in before:
+                one.follow(before[kind], kind, between_s)
+        said += now.values()
+        before = now
+    return [finding for one in said for finding in (*one.alone, *one.compared)]
+
+
+@dataclass
+class _Said:
+    """What a kind says of a text alone, and of it and the one before it."""
+
+    sample: Sample
+    alone: list[Finding]
+    compared: list[Finding] = field(default_factory=list)
+
+    def follow(self, before: _Said, kind: Kind, between_s: float | None) -> None:
+        """Compare with an earlier moment, and leave out what either said alone and two say better."""
+        if kind.compare is None or not kind.detect(before.sample.text):
+            return
+        self.compared = kind.compare(before.sample, self.sample, between_s)
+        if any(finding.severity is not Severity.UNKNOWN for finding in self.compared):
+            for one in (before, self):
+                one.alone = [f for f in one.alone if not self._is_better_than(f)]
+
+    def _is_better_than(self, alone: Finding) -> bool:
+        of_it = (f for f in self.compared if f.id == alone.id and f.subject.startswith(alone.subject))
+        return alone.severity in (Severity.INFO, Severity.OK) or any(of_it)
 
 
 def _readers(sample: Sample, kinds: Sequence[Kind], name: str) -> list[Kind]:

@@ -87,6 +87,10 @@ class Node(Protocol):
         """The last `limit_bytes` of a file that grows."""
         ...
 
+    def read_bytes(self, path: str, limit_bytes: int = READ_LIMIT_BYTES) -> bytes | Missing:
+        """The bytes of a file that is no text. A capture keeps none of them."""
+        ...
+
     def listing(self, path: str) -> tuple[str, ...] | Missing:
         """The names in a folder, sorted."""
         ...
@@ -135,13 +139,21 @@ class LiveNode:
 
     def read(self, path: str, limit_bytes: int = READ_LIMIT_BYTES) -> str | Missing:
         """The text of a file."""
-        return self._read(path, limit_bytes, 0)
+        return self._text(path, limit_bytes, 0)
 
     def read_tail(self, path: str, limit_bytes: int = READ_LIMIT_BYTES) -> str | Missing:
         """The end of a file."""
-        return self._read(path, limit_bytes, -limit_bytes)
+        return self._text(path, limit_bytes, -limit_bytes)
 
-    def _read(self, path: str, limit_bytes: int, start: int) -> str | Missing:
+    def read_bytes(self, path: str, limit_bytes: int = READ_LIMIT_BYTES) -> bytes | Missing:
+        """The bytes of a file."""
+        return self._read(path, limit_bytes, 0)
+
+    def _text(self, path: str, limit_bytes: int, start: int) -> str | Missing:
+        found = self._read(path, limit_bytes, start)
+        return found if isinstance(found, Missing) else found.decode("utf-8", "replace")
+
+    def _read(self, path: str, limit_bytes: int, start: int) -> bytes | Missing:
         try:
             # Not to wait for a writer, should the path be a pipe.
             fd = os.open(self._at(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
@@ -155,7 +167,7 @@ class LiveNode:
                     left -= len(part)
         except (OSError, ValueError) as error:
             return _missing(error)
-        return b"".join(parts).decode("utf-8", "replace")
+        return b"".join(parts)
 
     def listing(self, path: str) -> tuple[str, ...] | Missing:
         """The names in a folder."""

@@ -4,13 +4,45 @@ from __future__ import annotations
 
 from typing import Final
 
-from stoker.doctor import check, gds, kinds
+from stoker.doctor import (
+    bench,
+    check,
+    diskstats,
+    filesystem,
+    gds,
+    gds_probe,
+    gpu,
+    host,
+    kinds,
+    kubernetes,
+    network,
+    nvme,
+    object_ids,
+    own,
+    raid,
+    stall_report,
+    storage,
+)
 from stoker.doctor.finding import FindingId
 from stoker.doctor.subject import Subject
 
 SUBJECTS: Final[tuple[Subject, ...]] = (
     Subject("doctor", ids=(*kinds.IDS, *check.IDS)),
     gds.SUBJECT,
+    nvme.SUBJECT,
+    raid.SUBJECT,
+    diskstats.SUBJECT,
+    filesystem.SUBJECT,
+    network.SUBJECT,
+    host.SUBJECT,
+    gpu.SUBJECT,
+    kubernetes.SUBJECT,
+    own.SUBJECT,
+    gds_probe.SUBJECT,
+    stall_report.SUBJECT,
+    bench.SUBJECT,
+    storage.SUBJECT,
+    object_ids.SUBJECT,
 )
 
 KINDS: Final = tuple(kind for subject in SUBJECTS for kind in subject.kinds)

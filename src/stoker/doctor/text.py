@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from stoker.doctor.finding import SCHEMA_VERSION, Finding, Severity, exit_code, worst_first
+from stoker.doctor.fold import fold
 
 _SHOWN_EVIDENCE = 3
+_SHOWN_OK = 8
 
 
 def to_json(findings: Sequence[Finding], targets: Sequence[str] = ()) -> dict[str, Any]:
@@ -23,11 +25,19 @@ def to_json(findings: Sequence[Finding], targets: Sequence[str] = ()) -> dict[st
 
 
 def describe(findings: Sequence[Finding]) -> str:
-    """Text without a last newline: what is wrong or unknown with evidence and fix, the rest a line each."""
+    """Text without a last newline: what is wrong or unknown with evidence and fix, the rest a line each.
+
+    What is said of several things alike is said once; of much that is in order only the subjects are named.
+    """
     ordered = worst_first(findings)
     lines: list[str] = []
-    for finding in ordered:
-        lines += _described(finding)
+    said = fold(ordered)
+    fine = [finding for finding in said if finding.severity is Severity.OK]
+    for finding in said:
+        if finding.severity is not Severity.OK or len(fine) <= _SHOWN_OK:
+            lines += _described(finding)
+    if len(fine) > _SHOWN_OK:
+        lines.append(f"{Severity.OK:<7} {', '.join(dict.fromkeys(f.subject for f in fine))}; details with --json")
     counts = [f"{n} {s}" for s in Severity if (n := sum(f.severity is s for f in ordered))]
     return "\n".join([*lines, ", ".join(counts) or "nothing was found"])
 

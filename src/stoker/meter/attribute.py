@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil
 
 from stoker.ledger import Cause, Counter, LedgerSnapshot, StepRecord
@@ -22,6 +23,49 @@ def utilisation(snapshots: Iterable[LedgerSnapshot]) -> float | None:
         compute_ns += counted_ns
         running_ns += counted_ns + totals.wait_ns - totals.waits_ns[Cause.CHECKPOINT] - totals.first_wait_ns
     return compute_ns / running_ns if running_ns else None
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What ranks computed and waited, summed, without saves and first steps; `waits_ns`, by cause, has the first."""
+
+    compute_ns: int
+    wait_ns: int
+    waits_ns: Mapping[Cause, int]
+
+    @property
+    def utilisation(self) -> float | None:
+        """Compute / (compute + wait), 0..1; None if nothing was counted."""
+        running_ns = self.compute_ns + self.wait_ns
+        return self.compute_ns / running_ns if running_ns else None
+
+    @property
+    def decode_ratio(self) -> float | None:
+        """The part of the waits that was for decoding and mapping samples; None without waits."""
+        wait_ns = sum(self.waits_ns.values())
+        return (self.waits_ns[Cause.DECODE] + self.waits_ns[Cause.MAP]) / wait_ns if wait_ns else None
+
+
+def account(before: Iterable[LedgerSnapshot], after: Iterable[LedgerSnapshot]) -> Account | None:
+    """What the ledgers gained between two readings; None if none did. With nothing before: all but first steps."""
+    earlier = {(s.identity.generation, s.identity.rank): s.totals for s in distinct(before)}
+    compute_ns = wait_ns = 0
+    waits_ns: dict[Cause, int] = {cause: 0 for cause in Cause if cause is not Cause.CHECKPOINT}
+    moved = False
+    for snapshot in distinct(after):
+        now = snapshot.totals
+        then = earlier.get((snapshot.identity.generation, snapshot.identity.rank))
+        if now.steps <= (then.steps if then else 0):
+            continue
+        moved = True
+        compute_ns += now.compute_ns - (then.compute_ns if then and then.steps else now.first_compute_ns)
+        if not (then and then.steps):
+            wait_ns -= now.first_wait_ns
+        for cause in waits_ns:
+            gained_ns = now.waits_ns[cause] - (then.waits_ns[cause] if then else 0)
+            waits_ns[cause] += gained_ns
+            wait_ns += gained_ns
+    return Account(compute_ns, max(0, wait_ns), waits_ns) if moved else None
 
 
 def mean_utilisation(snapshots: Iterable[LedgerSnapshot]) -> float | None:

@@ -5,6 +5,7 @@
     <nvme>/format                                 "stoker nvme 1"
     <nvme>/checkpoint/<run>/step-...              checkpoints, when no shared tier is given
     <nvme>/index/<hash>/                          indexes of data that came without one
+    <nvme>/doctor/storage-<hash>.json             what `stoker doctor storage` measured of a mount
     <nvme>/run/<run>/rank-00012.lock              one process a rank, held by the kernel while it lives
     <nvme>/run/<run>/rank-00012.g0003.ledger      the account of waits
     <nvme>/run/<run>/rank-00012.g0003.1.ledger    one of another run of that name, set aside
@@ -154,6 +155,11 @@ class NodeDirectory:
     def indexes(self) -> Path:
         """Where indexes lie that were made for this node alone."""
         return self.root / "index"
+
+    @property
+    def measurements(self) -> Path:
+        """Where the doctor keeps what it measured of this node's storage."""
+        return self.root / "doctor"
 
     def checkpoints(self, run: str) -> Path:
         """The home of one of them."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,8 +73,44 @@ def test_a_folder_of_samples_is_looked_at(name):
     assert json.loads(text)["exit_code"] == code
 
 
+def test_a_folder_of_samples_that_names_its_window_gives_rates(tmp_path):
+    scenario = SAMPLES / "scenario" / "throughput-local-nvme"
+    _, text = invoke("--from", scenario, "--json")
+    (disk,) = [f for f in json.loads(text)["findings"] if f["subject"] == "nvme0n1"]
+    assert disk["id"] == "disk-saturated"
+    assert disk["what"].startswith("6.80 GB/s")
+    for name in ("diskstats-t0.txt", "diskstats-t1.txt"):
+        (tmp_path / name).write_text((scenario / name).read_text())
+    for meta in ("{", '{"window_s": 0}', '{"window_s": "soon"}'):
+        (tmp_path / "meta.json").write_text(meta)
+        _, text = invoke("--from", tmp_path, "--json")
+        (disk,) = [f for f in json.loads(text)["findings"] if f["subject"] == "nvme0n1"]
+        assert "there are no rates" in disk["what"]
+
+
 def test_a_folder_without_anything_is_an_error(tmp_path):
     with pytest.raises(NotFound):
         invoke("--from", tmp_path)
     with pytest.raises(ConfigError):
         invoke("--from", tmp_path, "--capture", tmp_path)
+
+
+def test_a_bucket_is_looked_at_and_written_to_only_with_the_probe(tmp_path, monkeypatch):
+    from stoker.testing.fault_server import FaultServer
+
+    with FaultServer() as server:
+        server.put("pre/a", b"0123456789")
+        for name, value in server.environ.items():
+            monkeypatch.setenv(name, value)
+        for arguments, severity in (([], "info"), (["--probe"], "ok"), (["--capture", tmp_path / "c"], "info")):
+            _, text = invoke("s3://bucket/pre", *arguments, "--json")
+            found = {f["id"]: f["severity"] for f in json.loads(text)["findings"]}
+            assert found["object-store-answers"] == "ok"
+            assert found["object-store-conditional-write"] == severity
+        assert server.keys() == ["pre/a"]
+
+
+def test_looking_at_a_node_loads_neither_numpy_nor_a_client_of_object_stores():
+    script = "import sys, stoker.doctor.diagnose; print({'numpy', 'obstore', 'pyarrow', 'torch'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

@@ -32,6 +32,10 @@ class TextNode:
         found = self.files.get(path, Missing("no such file"))
         return found[-limit_bytes:] if isinstance(found, str) else found
 
+    def read_bytes(self, path, limit_bytes=1 << 20):
+        found = self.files.get(path, Missing("no such file"))
+        return found[:limit_bytes] if isinstance(found, bytes) else found
+
     def listing(self, path):
         start = path.rstrip("/") + "/"
         every = [*self.files, *self.links, *self.stats]

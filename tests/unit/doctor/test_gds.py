@@ -32,6 +32,8 @@ def gpu_node(make_node, **files):
 
 def test_a_node_without_a_driver_is_told_that_it_does_not_apply(make_node, said):
     node = make_node()
+    assert said(check_driver(node, Target())) == {("gds-no-gpu", "unknown")}  # of a hidden /proc nothing follows
+    node.files["/proc/self/mountinfo"] = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"
     assert said(check_driver(node, Target())) == {("gds-no-gpu", "info")}
     assert check_config(node, Target()) == []
     assert check_path(node, Target("/x")) == []

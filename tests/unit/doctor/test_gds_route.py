@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stoker.doctor.cufile_json import effective
@@ -108,6 +110,13 @@ def test_what_is_on_the_denylist_is_refused(denied, reason):
     for word in ("denylist", "blacklist"):
         config = effective(f'{{"{word}": {{{denied}}}, "properties": {{"allow_compat_mode": true}}}}', "x", {})
         assert str(expect(at("xfs", device=NVME), HOOKED, config)) == f"refused({reason} is on the denylist)"
+
+
+def test_protection_information_closes_p2pdma_and_not_the_route_of_nvidia_fs():
+    bus = DriverFacts(hooks=frozenset(), p2pdma=True, transports={"nvme0n1": "pcie"}, protected=frozenset(["nvme0n1"]))
+    assert str(expect(at("xfs", device=NVME), bus, P2PDMA)).startswith("compat")
+    hooked = replace(HOOKED, protected=frozenset(["nvme0n1"]))
+    assert str(expect(at("xfs", device=NVME), hooked, P2PDMA)) == "direct-expected(nvfs)"
 
 
 def test_device_nodes_that_are_not_here_close_the_route():

@@ -51,3 +51,21 @@ def test_texts_of_a_kind_in_a_row_are_compared():
     found = run("apple 1", "apple 2", between_s=10.0)
     assert [f.what for f in found if f.subject == "compared"] == ["apple 1 apple 2 10.0"]
     assert [f for f in run("apple 1", "pear", "apple 2") if f.subject == "compared"] == []
+
+
+def test_of_moments_that_are_compared_each_alone_says_only_what_is_wrong():
+    found = run("apple 1", "apple 2", "apple 3")
+    assert [f.what for f in found] == ["apple 1 apple 2 None", "apple 2 apple 3 None"]
+    other = FindingId("other-thing", "m", "w", "f")
+
+    def compare(a, b, seconds):
+        return [THING.unknown("compared", "nothing") if "back" in b.text else THING.info("apple, twice", "more")]
+
+    def alone(text, source):
+        return [THING.warn("apple", "told twice"), THING.warn("pear", "wrong"), other.info("apple", "fine")]
+
+    fruit = [Kind("fruit", lambda t: "fruit" in t, alone, compare)]
+    said = explain([Sample("fruit", "a"), Sample("fruit", "b")], fruit)
+    assert [f.what for f in said] == ["wrong", "wrong", "more"]
+    unable = explain([Sample("fruit", "a"), Sample("fruit back", "b")], fruit)
+    assert [f.what for f in unable] == 2 * ["told twice", "wrong", "fine"] + ["nothing"]

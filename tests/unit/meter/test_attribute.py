@@ -132,3 +132,36 @@ def test_a_quantile_is_a_value_that_was_there():
 def test_the_main_cause_is_the_largest_and_none_of_nothing():
     assert attribute.main_cause({Cause.FETCH: 1, Cause.MAP: 2}) is Cause.MAP
     assert attribute.main_cause(dict.fromkeys(Cause, 0)) is None
+
+
+def test_the_account_of_a_whole_ledger_leaves_out_first_steps_and_saves(script):
+    timeline = script().step(0, fetch=500).compute(7).save(1, 30).step(1, decode=60).compute(200)
+    snapshot = timeline.step(2, map=30, handoff=10).compute(100).end().read()
+    found = attribute.account([], [snapshot])
+    assert found.utilisation == pytest.approx(attribute.utilisation([snapshot]))
+    assert found.utilisation == pytest.approx(300 / 400)
+    assert Cause.CHECKPOINT not in found.waits_ns
+
+
+def test_the_account_between_two_readings_is_what_came_meanwhile(script):
+    timeline = script().step(0, fetch=500).compute(7).step(1, fetch=60).compute(200)
+    before = timeline.read()
+    timeline.step(2, decode=30, fetch=10).compute(60)
+    after = timeline.step(3, decode=30).compute(100).end().read()
+    found = attribute.account([before], [after])
+    assert found.wait_ns == 70_000_000
+    assert found.decode_ratio == pytest.approx(60 / 70)
+    # The compute of a step is counted when the next begins, so that of step 1 falls into the window.
+    assert found.compute_ns == 360_000_000
+
+
+def test_a_ledger_that_stands_still_has_no_account(script):
+    snapshot = script().step(0, fetch=5).compute(7).step(1).compute(5).end().read()
+    assert attribute.account([snapshot], [snapshot]) is None
+    assert attribute.account([], []) is None
+
+
+def test_an_account_of_nothing_has_no_ratios():
+    empty = attribute.Account(0, 0, dict.fromkeys(Cause, 0))
+    assert empty.utilisation is None
+    assert empty.decode_ratio is None

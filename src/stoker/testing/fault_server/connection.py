@@ -11,10 +11,11 @@ import termios
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from email.utils import formatdate
 from typing import Final
 
 from stoker.testing.fault_server.control import Control
-from stoker.testing.fault_server.faults import Fault, Flip, Reset, Stall, Trickle
+from stoker.testing.fault_server.faults import Fault, Flip, Reset, Stall, Trickle, WrongClock
 from stoker.testing.fault_server.operations import Operations, operation_of
 from stoker.testing.fault_server.pace import Closing, Pace, Waiting
 from stoker.testing.fault_server.records import Entry, Journal
@@ -117,7 +118,9 @@ class Connection:
         if isinstance(met, Reset) and not met.done and request.method not in ("GET", "HEAD"):
             met = Reset()  # nothing is done, so nothing may say so
         reply = self._stage.operations.perform(operation, request, met)
-        reply = replace(reply, headers=(("x-amz-request-id", request.id), *reply.headers))
+        ahead_s = met.ahead_s if isinstance(met, WrongClock) else 0.0
+        stamps = ("x-amz-request-id", request.id), ("Date", formatdate(time.time() + ahead_s, usegmt=True))
+        reply = replace(reply, headers=(*stamps, *reply.headers))
         self._stage.waiting.until(came_s + playing.script.latency_s)
         plan = plan_reply(reply, met, fraction)
         if not isinstance(met, Reset) or met.after_bytes is not None:

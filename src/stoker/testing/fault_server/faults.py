@@ -123,6 +123,13 @@ class WrongETag:
 
 
 @dataclass(frozen=True, slots=True)
+class WrongClock:
+    """The header Date is `ahead_s` seconds ahead of the clock, or behind it if that is negative."""
+
+    ahead_s: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
 class Changed:
     """Somebody replaces the object just before the request: same size, every byte inverted, another ETag."""
 
@@ -159,6 +166,7 @@ Fault = (
     | IgnoreRange
     | IgnoreCondition
     | WrongETag
+    | WrongClock
     | Changed
     | Flip
     | ErrorBody

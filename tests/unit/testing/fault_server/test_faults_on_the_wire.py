@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import time
+from email.utils import parsedate_to_datetime
 
 import pytest
 
@@ -23,6 +24,7 @@ from stoker.testing.fault_server import (
     ShortRange,
     Stall,
     Trickle,
+    WrongClock,
     WrongETag,
     WrongLength,
     WrongRange,
@@ -233,6 +235,16 @@ def test_a_wrong_etag_is_of_the_header_alone(client, play):
     got = client.get("key")
     assert (got.headers["ETag"], got.body) == ('"wrong"', DATA)
     assert client.request("HEAD", "/bucket/key").headers["ETag"] == '"wrong"'
+
+
+def test_a_wrong_clock_shows_in_the_date_of_every_answer_and_else_it_is_right(client, play):
+    def ahead_s(answer):
+        return parsedate_to_datetime(answer.headers["Date"]).timestamp() - time.time()
+
+    assert abs(ahead_s(client.get("key"))) < 5
+    play(WrongClock(-3600))
+    assert abs(ahead_s(client.get("key")) + 3600) < 5
+    assert abs(ahead_s(client.request("HEAD", "/bucket/none")) + 3600) < 5
 
 
 def test_an_object_changes_between_two_ranges(server, client, play):
