@@ -217,6 +217,7 @@ def kill_rank_and_start_again(training, dice):
 # name -> what happens, on so many ranks. Who can be killed stands in train.py.
 SCENARIOS = {
     "feeder": (partial(kill_often, "feeder"), 1),
+    "map worker": (partial(kill_often, "map worker"), 1),
     "feeder while saving": (kill_feeder_while_saving, 1),
     "trainer": (kill_trainer, 1),
     "trainer at a point": (kill_trainer_at_a_point, 1),

@@ -30,7 +30,14 @@ RANK, ATTEMPT = int(os.environ.get("RANK", "0")), int(os.environ.get("TORCHELAST
 VICTIMS = {
     "trainer": lambda data: os.getpid(),
     "feeder": lambda data: data._feeder._child.pid,
+    "map worker": lambda data: children_of(data._feeder._child.pid)[0],
 }
+
+
+def children_of(pid):
+    """The processes that a process has started, the first one first."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sorted(int(child) for task in tasks for child in (task / "children").read_text().split())
 
 
 def floats(sample):

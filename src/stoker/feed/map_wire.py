@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
 
 from stoker.feed.mapper import Column
-from stoker.feed.wire import MadeField, Said, Told
+from stoker.feed.wire import MadeField, Said, Told, to_bytes, to_text
 
 _ROW_BYTES: Final = 8  # of row offsets
 _SHAPE_BYTES: Final = 24  # of the shape of an image
@@ -27,12 +27,32 @@ class MapHello(msgspec.Struct, array_like=True, kw_only=True):
     log_levels: tuple[int, int]
 
 
+class MadeColumn(msgspec.Struct, array_like=True):
+    """A Column; its name as bytes, since text in a message cannot be all that a name can."""
+
+    name: bytes
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+
+
+def tell_columns(columns: Iterable[Column]) -> list[MadeColumn]:
+    """Columns, as a message has them."""
+    return [MadeColumn(to_bytes(each.name), each.kind, each.dtype, each.shape, each.start) for each in columns]
+
+
+def hear_columns(told: Iterable[MadeColumn]) -> tuple[Column, ...]:
+    """The columns of a message."""
+    return tuple(Column(to_text(each.name), each.kind, each.dtype, each.shape, each.start) for each in told)
+
+
 class Target(msgspec.Struct, array_like=True, tag=True):
     """Where results go: `columns` in `nbytes` from `offset` of an arena of `arena_bytes` on, or in a file that comes
     with the message.
     """
 
-    columns: list[Column]
+    columns: list[MadeColumn]
     offset: int
     nbytes: int
     arena_bytes: int
@@ -62,7 +82,7 @@ class Task(msgspec.Struct, array_like=True, tag=True, kw_only=True):
 class Shown(msgspec.Struct, array_like=True, tag=True):
     """The first sample has shown what a batch of results takes; a Target is the answer."""
 
-    columns: list[Column]
+    columns: list[MadeColumn]
     nbytes: int
 
 

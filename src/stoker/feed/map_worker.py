@@ -20,10 +20,21 @@ from numpy.typing import NDArray
 from stoker.errors import ConfigError, SampleError
 from stoker.feed.batch import read_field
 from stoker.feed.functions import unpack_function
-from stoker.feed.map_wire import Freed, MapHello, Mapped, NotMapped, Shown, Target, Task, decode_to_worker
-from stoker.feed.mapper import Column, Mapper, Results, Samples, map_rest, plan_columns
+from stoker.feed.map_wire import (
+    Freed,
+    MapHello,
+    Mapped,
+    NotMapped,
+    Shown,
+    Target,
+    Task,
+    decode_to_worker,
+    hear_columns,
+    tell_columns,
+)
+from stoker.feed.mapper import Mapper, Results, Samples, map_rest, plan_columns
 from stoker.feed.randomness import Seeding
-from stoker.feed.wire import NOWHERE, MadeField, Said, encode, hear_field, tell_error, tell_values
+from stoker.feed.wire import NOWHERE, MadeField, Said, encode, hear_field, spell, tell_error, tell_values
 from stoker.io.channel import Channel
 from stoker.io.child import enter
 from stoker.io.memory import Slot, Window, map_apart, map_words, room
@@ -120,7 +131,7 @@ class _Worker:
             return self._open(task.target, files, task), 0
         first = samples.mapped(mappers, 0)
         columns, nbytes = plan_columns(samples, first, task.count)
-        self._channel.send(encode(Shown(list(columns), nbytes)))
+        self._channel.send(encode(Shown(tell_columns(columns), nbytes)))
         target, files = self._receive()
         assert isinstance(target, Target)
         results = self._open(target, files, task)
@@ -136,7 +147,7 @@ class _Worker:
             memory = map_apart(files.pop(0), target.nbytes)
         else:
             memory = np.empty(0, np.uint8)
-        return Results(tuple(Column(*column) for column in target.columns), memory, task.count, task.first_row)
+        return Results(hear_columns(target.columns), memory, task.count, task.first_row)
 
     def _fit(self, slot: Slot, arena_bytes: int) -> None:
         if slot.offset + room(slot.nbytes) > self._arena.size_bytes:
@@ -157,7 +168,12 @@ class _Forward(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Pass a record on, as text."""
-        self._channel.send(encode(Said(record.name, record.levelno, self.format(record))))
+        try:
+            message = encode(Said(spell(record.name), record.levelno, spell(self.format(record))))
+        except Exception:  # noqa: BLE001  user code: arguments that do not fit, as every handler takes it
+            self.handleError(record)
+            return
+        self._channel.send(message)
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -130,7 +130,8 @@ decode_from_feeder: Final = msgspec.msgpack.Decoder(FromFeeder).decode
 # Text. Half a surrogate pair stands for a byte of a file name that is no UTF-8; a message cannot hold it.
 
 
-def _to_bytes(text: str) -> bytes:
+def to_bytes(text: str) -> bytes:
+    """Text as bytes that a message can hold, whatever it is."""
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -157,11 +158,11 @@ def tell_field(field: Field, encoded: Encoded | None) -> MadeField:
     if isinstance(field.place, InSlot):
         rows = b"" if field.row_offsets is None else field.row_offsets.tobytes()
         shapes = b"" if field.row_shapes is None else field.row_shapes.tobytes()
-        name, place = _to_bytes(field.name), field.place
+        name, place = to_bytes(field.name), field.place
         return MadeField(name, field.dtype, place.offset, field.shape, rows, "", b"", b"", shapes)
     if encoded is not None:
         offset, row_offsets, decoder = encoded
-        return MadeField(_to_bytes(field.name), OBJECTS, offset, None, row_offsets.tobytes(), decoder, b"", b"")
+        return MadeField(to_bytes(field.name), OBJECTS, offset, None, row_offsets.tobytes(), decoder, b"", b"")
     assert isinstance(field.place, InReply)
     return tell_values(field.name, field.place.values)
 
@@ -172,10 +173,10 @@ _KINDS: Final[dict[type, bytes]] = {str: b"s", bytes: b"b", bytearray: b"a", mem
 def tell_values(name: str, values: Sequence[Any]) -> MadeField:
     """A field of strings and bytes, as a message: its values travel in it."""
     kinds = b"".join(next(mark for kind, mark in _KINDS.items() if isinstance(value, kind)) for value in values)
-    rows = [_to_bytes(value) if isinstance(value, str) else bytes(value) for value in values]
+    rows = [to_bytes(value) if isinstance(value, str) else bytes(value) for value in values]
     offsets = np.zeros(len(rows) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=offsets[1:])
-    return MadeField(_to_bytes(name), OBJECTS, 0, None, offsets.tobytes(), "", kinds, b"".join(rows))
+    return MadeField(to_bytes(name), OBJECTS, 0, None, offsets.tobytes(), "", kinds, b"".join(rows))
 
 
 def tell_fields(fields: Sequence[Field], encoded: Sequence[Encoded]) -> list[MadeField]:

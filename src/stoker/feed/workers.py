@@ -30,7 +30,9 @@ from stoker.feed.map_wire import (
     Target,
     Task,
     decode_from_worker,
+    hear_columns,
     rows_of,
+    tell_columns,
 )
 from stoker.feed.mapper import Column, put_together
 from stoker.feed.placement import Placement, Work
@@ -243,7 +245,7 @@ class MapPool:
         self._placement.place_output(work, mapping.slot, shown.nbytes)
         mapping.target = (NOWHERE if work.slot is None else work.slot.offset), shown.nbytes
         with self._changed:
-            mapping.columns = tuple(Column(*column) for column in shown.columns)
+            mapping.columns = hear_columns(shown.columns)
             self._changed.notify_all()
 
     def _settle(self, mapping: _Mapping) -> None:
@@ -359,7 +361,7 @@ class _Worker:
 
     def _target(self, mapping: _Mapping) -> Target:
         assert mapping.columns is not None
-        return Target(list(mapping.columns), *mapping.target, self._placement.arena.size_bytes)
+        return Target(tell_columns(mapping.columns), *mapping.target, self._placement.arena.size_bytes)
 
     def _target_files(self, mapping: _Mapping) -> list[int]:
         memory = mapping.work.memory

@@ -690,7 +690,7 @@ def test_a_bug_in_the_planner_of_the_child_is_told_and_not_waited_for(place, loa
         Stages.fetch = fail
         return sample
 
-    data = load(place, batch=4, prefetch_bytes=0, describe=lambda d: d.fields("bin").map(breaks), deadline_s=60)
+    data = load(place, batch=4, prefetch_bytes=0, describe=lambda d: d.fields("bin").map(breaks), map_workers=0)
     loop = iter(data)
     next(loop)
     begin = time.monotonic()
