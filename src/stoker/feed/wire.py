@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
@@ -174,13 +175,13 @@ def hear_field(told: MadeField) -> Field:
         return Field(_to_text(told.name), told.dtype, InSlot(told.offset), shape=told.shape)
     offsets, name = np.frombuffer(told.row_offsets, np.int64), _to_text(told.name)
     if told.kinds or (told.dtype == OBJECTS and not told.decoder):
-        return Field(name, OBJECTS, Deferred(lambda _: _hear_values(told.kinds, told.blob, offsets)))
+        return Field(name, OBJECTS, Deferred(partial(_hear_values, told.kinds, told.blob, offsets)))
     if told.decoder:
-        return Field(name, OBJECTS, Deferred(lambda memory: _decode(told, name, offsets, memory)))
+        return Field(name, OBJECTS, Deferred(partial(_decode, told, name, offsets)))
     return Field(name, BYTES, InSlot(told.offset), row_offsets=offsets)
 
 
-def _hear_values(kinds: bytes, blob: bytes, offsets: NDArray[np.int64]) -> list[Any]:
+def _hear_values(kinds: bytes, blob: bytes, offsets: NDArray[np.int64], _memory: NDArray[np.uint8]) -> list[Any]:
     values: list[Any] = []
     for kind, (start, stop) in zip(kinds.decode(), pairwise(offsets.tolist()), strict=True):
         row = blob[start:stop]
