@@ -11,6 +11,7 @@ import builtins
 import logging
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
@@ -195,14 +196,16 @@ def hear_field(told: MadeField) -> Field:
         return Field(to_text(told.name), told.dtype, InSlot(told.offset), shape=told.shape)
     offsets, name = np.frombuffer(told.row_offsets, np.int64), to_text(told.name)
     if told.kinds or (told.dtype == OBJECTS and not told.decoder):
-        return Field(name, OBJECTS, Deferred(lambda _: hear_values(told)))
+        return Field(name, OBJECTS, Deferred(partial(_hear_values, told.kinds, told.blob, offsets)))
     if told.decoder:
-        return Field(name, OBJECTS, Deferred(lambda memory: _decode(told, name, offsets, memory)))
+        return Field(name, OBJECTS, Deferred(partial(_decode, told, name, offsets)))
     shapes = np.frombuffer(told.row_shapes, np.int64).reshape(-1, 3) if told.row_shapes else None
     return Field(name, BYTES, InSlot(told.offset), row_offsets=offsets, row_shapes=shapes)
 
 
-def _hear_values(kinds: bytes, blob: bytes, offsets: NDArray[np.int64]) -> list[Any]:
+def _hear_values(
+    kinds: bytes, blob: bytes, offsets: NDArray[np.int64], _memory: NDArray[np.uint8] | None = None
+) -> list[Any]:
     values: list[Any] = []
     for kind, (start, stop) in zip(kinds.decode(), pairwise(offsets.tolist()), strict=True):
         row = blob[start:stop]

@@ -99,8 +99,6 @@ class ObjectClient:
 
     def _make(self, *, retries: int, stall_timeout_s: float | None) -> S3Store:
         """A client. Raises ConfigError, UnsupportedError for settings that cannot work."""
-        from obstore.store import S3Store  # noqa: PLC0415  loaded at first use: most runs never need it
-
         global _used_in  # noqa: PLW0603  obstore's threads are of the process too
         options, config = self._options, self._config()
         client_options: ClientConfig = {
@@ -117,7 +115,7 @@ class ObjectClient:
                 client_options["root_certificate"] = bundle.read_bytes()
         provider = self._provider(config)
         with translating("cannot make a client", self.endpoint):
-            store = S3Store(
+            store = _store_class()(
                 self._bucket,
                 config=config,
                 client_options=client_options,
@@ -196,6 +194,13 @@ def translating(doing: str, where: str) -> Iterator[None]:
         raise
     except _errors() as error:
         raise translate(error, doing, where) from error
+
+
+def _store_class() -> type[S3Store]:
+    # Not `from obstore.store`: while another thread imports obstore, that is there sooner than what its methods call.
+    from obstore import store  # noqa: PLC0415  loaded at first use: most runs never need it
+
+    return store.S3Store
 
 
 def _errors() -> tuple[type[Exception], ...]:

@@ -6,6 +6,7 @@ import json
 import linecache
 import logging
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -187,6 +188,11 @@ def test_the_shares_of_ranks_make_up_the_batch(place, load):
     for step, shares in enumerate(zip(*ranks, strict=True)):
         keys = [key for share in shares for key in share.sample_keys]
         assert keys == [f"s{i:03d}" for i in ranks[0].order.batch(step).samples]
+
+
+def test_a_batch_pickles_with_a_copy_of_its_bytes(place, load):
+    batch = next(iter(load(place)))
+    assert content(pickle.loads(pickle.dumps(batch))) == content(batch)
 
 
 def test_arrays_lie_in_the_memory_that_both_map_and_are_ours_to_write(place, load):
