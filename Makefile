@@ -3,13 +3,15 @@
 #   make demo     pack, train, kill, resume, prove it, report (DEMO_ARGS="--json" for one JSON object)
 #   make test     all tests (PYTEST_ARGS="tests/unit/dataset -x" for a part of them)
 #   make test-lab the tests against real servers, which STOKER_LAB_DIR knows how to start
+#   make soak     trainings that are killed again and again, 100 times each way: an hour, or less with
+#                 SOAK_ARGS="--minutes 10 --seed 1" (or "--help")
 #   make lint     style, types, layers
 #   make bench    the loader beside its peers, in .venv-bench (benchmarks/README.md); a smoke test of a few minutes, unless
 #                 BENCH_ARGS= asks for the whole run, or BENCH_ARGS="--json out.json" for its numbers too
 #   make setup    only the set-up; PYTHON=/path/to/python3 chooses the interpreter
 
 .DEFAULT_GOAL := setup
-.PHONY: setup demo test test-lab lint bench
+.PHONY: setup demo test test-lab soak lint bench
 .DELETE_ON_ERROR:
 
 # 3.11 first: it is the version that the tests run on. A version manager's shim may be on PATH and yet not start, and
@@ -20,6 +22,7 @@ PYTHON ?= $(shell IFS=:; for name in python3.11 python3.12 python3.13 python3; d
 
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+SOAK_ARGS ?=
 BENCH_ARGS ?= --quick
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input -qq install -c constraints.txt
 PIP := .venv/bin/python $(PIP_INSTALL)
@@ -40,6 +43,10 @@ test: .venv/.ready
 
 test-lab: .venv/.ready
 	bash tests/lab/run.sh $(PYTEST_ARGS)
+
+soak: .venv/.ready
+	@.venv/bin/python tests/soak $(SOAK_ARGS)
+
 bench: .venv-bench/.ready
 	@.venv-bench/bin/python benchmarks/bench.py $(BENCH_ARGS)
 

@@ -167,11 +167,16 @@ class Run:
         from stoker.feed.open import OrderWish, open_loader
         from stoker.feed.options import FeedOptions
 
+        try:
+            options = FeedOptions.of(self.config.feed, epochs, prefetch_bytes)
+        except BaseException:
+            start.give_up()
+            raise
         loader = open_loader(
             dataset,
             OrderWish(global_batch_size, seed, shuffle),
             layout=layout or self.layout,
-            options=FeedOptions.of(self.config.feed, epochs, prefetch_bytes),
+            options=options,
             ledger=self._ledger,
             indexes=IndexCache(self._node.indexes),
             start=start,

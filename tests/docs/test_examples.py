@@ -178,7 +178,7 @@ def test_the_first_40_lines_of_the_readme_hold_the_example_and_both_commands():
 
 
 def test_the_demo_and_the_tests_are_targets():
-    assert targets() == {"setup", "demo", "test", "test-lab", "lint", "bench"}
+    assert targets() == {"setup", "demo", "test", "test-lab", "soak", "lint", "bench"}
 
 
 def test_a_page_that_fails_is_found(tmp_path):

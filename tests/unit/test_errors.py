@@ -34,6 +34,7 @@ EXPECTED = {
     "EmptyDataset": (ValueError, 9, False),
     "SampleError": (Exception, 9, False),
     "SourceChanged": (Exception, 9, False),
+    "TooManyBadSamples": (Exception, 9, False),
     "UnknownField": (KeyError, 9, False),
     "CheckpointError": (Exception, 10, False),
     "CheckpointMissing": (LookupError, 10, False),

@@ -235,6 +235,36 @@ def test_batches_are_made_in_a_child_process_unless_a_setting_says_otherwise(
         assert (loader.stats().feeder, loader.stats().budget_bytes) == (feeder, 1 << 20)
 
 
+def test_a_data_set_at_a_path_that_is_no_utf_8_is_read(tmp_path, data, monkeypatch):
+    here = tmp_path / os.fsdecode(b"r\xe9sum\xe9")
+    packed, tree = here / "data", here / "tree"
+    shutil.copytree(data, packed)
+    tree.mkdir()
+    for i in range(8):
+        (tree / f"{i}.txt").write_text(f"sample {i}")
+    monkeypatch.syspath_prepend(str(here))
+    with stoker.open(nvme=tmp_path / "n") as run:
+        for place in (packed, tree):
+            loader = run.loader(place, global_batch_size=8, prefetch_bytes="1MiB")
+            assert bytes(next(iter(loader))["txt"][0]).startswith(b"sample ")
+            assert loader.stats().feeder == "child"
+
+
+def test_options_that_are_refused_leave_no_feeder_behind(tmp_path, data, monkeypatch):
+    from stoker.feed import start as start_module
+
+    started = []
+    start_child = start_module.start_child
+    monkeypatch.setattr(start_module, "start_child", lambda: started.append(start_child()) or started[-1])
+    with stoker.open(nvme=tmp_path / "n") as run:
+        for options in ({"epochs": 0}, {"prefetch_bytes": "much"}, {"shuffle": "no"}):
+            with pytest.raises(ConfigError):
+                run.loader(data, **{"global_batch_size": 8} | options)
+            with pytest.raises(EOFError):
+                started[-1].channel.receive(0)
+    assert len(started) == 3
+
+
 def test_an_evaluation_between_two_steps_is_neither_compute_nor_wait(tmp_path, data, monkeypatch):
     monkeypatch.setenv("STOKER_FEED_FEEDER", "inline")  # the start of a child is a wait
     with stoker.open(run="r", nvme=tmp_path / "n") as run:

@@ -97,7 +97,8 @@ def _cached_index(data: Store, address: Address, cache: IndexCache, stack: ExitS
     from stoker.dataset.index import list_sources  # noqa: PLC0415  as above
 
     infos = list_sources(data, address.pattern, beside=False)
-    state = [data.url, *([info.key, info.size_bytes, info.version] for info in infos)]
+    place_name = data.url.encode("utf-8", "backslashreplace").decode()  # a path may be no UTF-8
+    state = [place_name, *([info.key, info.size_bytes, info.version] for info in infos)]
     name = hashlib.sha256(canonical_json(state)).hexdigest()[:32]
     place = stack.enter_context(closing(LocalStore(cache.root / name)))
     with FileLock(cache.root / f"{name}.lock") as lock:

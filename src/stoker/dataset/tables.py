@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from stoker.dataset.arrow import ArrowColumn, read_batch
 from stoker.errors import FormatError
 from stoker.io.memory import map_file
+from stoker.io.os_errors import translating
 from stoker.store.base import Store
 from stoker.values import Key
 
@@ -159,18 +160,16 @@ def encode_table(table: Table) -> memoryview:
 def read_table(store: Store, key: Key, row_count: int | None) -> Table:
     """The table stored under `key`: mapped where the store has a file, read whole otherwise.
 
-    Raises NotFound; FormatError unless it is one uncompressed record batch of `row_count` rows (None: any number) of
-    our types. No memory is taken for sizes that the object itself cannot hold.
+    Raises NotFound and what else the system says; FormatError unless it is one uncompressed record batch of
+    `row_count` rows (None: any number) of our types. No memory is taken for sizes that the object itself cannot hold.
     """
     where = f"{key} in {store.url}"
     size = store.stat(key).size_bytes
     path = store.path(key)
     if path is None:
         return decode_table(_read_whole(store, key, size, row_count), row_count, where)
-    try:
+    with translating(f"cannot map table {str(key)!r}", path):
         mapped = map_file(path)
-    except OSError as error:
-        raise FormatError(f"the table cannot be mapped: {error}", where) from error
     return decode_table(mapped, row_count, where)
 
 

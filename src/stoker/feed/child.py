@@ -260,7 +260,7 @@ class ChildFeeder:
             said = f"; its last words: {' | '.join(words.splitlines()[-3:])}" if words else ""
             raise ChildDied(
                 f"{what}, as {_DEATHS_MAX} before it{said}",
-                where=self._hello.data,
+                where=os.fsdecode(self._hello.data),
                 hint="SIGKILL is often the kernel short of memory; feeder='inline' makes batches in this process",
             )
         _log.warning("%s; another one goes on (%d of %d). %s", what, self._death_count, _DEATHS_MAX, words)
@@ -281,7 +281,7 @@ class ChildFeeder:
         return TimedOut(
             f"the batch of step {step} was not there after {format_seconds(self._hello.deadline_s)}: "
             f"the process that makes batches ({child.pid}) {does}",
-            where=self._hello.data,
+            where=os.fsdecode(self._hello.data),
             hint=hint,
         )
 
@@ -363,6 +363,7 @@ class ChildFeeder:
                         os.close(fd)
             self._part(child)
         self._arena.close()
+        self._page = self._page.copy()  # what it says now stays; the mapping holds an open file
         page_fd, self._page_fd = self._page_fd, -1
         if page_fd >= 0:
             os.close(page_fd)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.dataset.places import NO_CHECKSUM
-from stoker.errors import DigestMismatch, Truncated
+from stoker.errors import CapacityError, DigestMismatch, Truncated
 from stoker.feed.gather import NEAR_S
 from stoker.feed.plan import BatchPlan
 from stoker.io.checksum import crc32c_of_view
@@ -38,6 +39,8 @@ _WEIGHT: Final = 0.2  # of the newest turn in the two running means
 # A thread that is preempted, for 4 ms or more on busy cores, seems to have waited for storage: one such read in a
 # hundred tripled the mean. Near storage that has become slow shows in every read: eight turns lead from 20 us to 1 ms.
 _OUTLIER: Final = 4.0
+
+_log = logging.getLogger("stoker.feed")
 
 
 class Job:
@@ -157,8 +160,23 @@ class FetchPool:
                 number = self._started_count
                 self._started_count += 1
             thread = threading.Thread(target=self._work, name=f"stoker-fetch-{number}", daemon=True)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:  # no more processes, or no memory for a stack
+                self._do_with_fewer(error)
+                return
             self._threads.append(thread)
+
+    def _do_with_fewer(self, error: RuntimeError) -> None:
+        """The system gives no further thread: those that there are do the work. Raises CapacityError without any."""
+        with self._changed:
+            self._started_count -= 1
+            self._thread_count = max(1, self._started_count)
+        if not self._started_count:
+            raise CapacityError(
+                f"no thread to read with: {error}", hint="raise the limit of processes (ulimit -u) or of memory"
+            ) from error
+        _log.warning("%d threads read, since the system gives no more: %s", self._started_count, error)
 
     def _turn_count(self) -> int:
         """How many reads a thread takes at once."""

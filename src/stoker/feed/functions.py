@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -55,3 +56,14 @@ def unpack_function(packed: bytes) -> Mapper:
             hint='its module must be importable there; or feeder="inline" runs it in the trainer',
         ) from error
     return function
+
+
+def module_paths() -> list[str]:
+    """Where modules are found, "" being here, for a process that stands elsewhere."""
+    found = []
+    for path in sys.path:
+        try:
+            found.append(os.path.abspath(path))  # noqa: PTH100  "" is here
+        except FileNotFoundError:  # this process stands in a folder that is gone
+            found.append(path)
+    return found

@@ -20,7 +20,7 @@ class MapHello(msgspec.Struct, array_like=True, kw_only=True):
     """What a worker must know; the arena, and a page of one word for the row it is at, come along."""
 
     functions: list[bytes]
-    paths: list[str]
+    paths: list[bytes]
     seed: int
     seeded: bool
     arena_bytes: int

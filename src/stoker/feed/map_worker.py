@@ -85,7 +85,8 @@ class _Worker:
             self._row[0] = task.first_row + row
             seeding.begin(row)
 
-        columns = {told.name: read_field(hear_field(told), memory) for told in task.fields}
+        fields = map(hear_field, task.fields)
+        columns = {field.name: read_field(field, memory) for field in fields}
         samples = Samples(columns, len(keys), lambda: keys, before)
         del memory
         try:
@@ -167,7 +168,7 @@ def main(arguments: Sequence[str]) -> None:
         found = channel.receive(None)
         assert found is not None
         hello = msgspec.msgpack.decode(found[0], type=MapHello)
-        sys.path[:] = hello.paths
+        sys.path[:] = map(os.fsdecode, hello.paths)
         logging.getLogger().setLevel(hello.log_levels[0])
         logging.getLogger("stoker").setLevel(hello.log_levels[1])
         logging.getLogger().addHandler(_Forward(channel))

@@ -15,7 +15,7 @@ from typing import Final
 
 from stoker.dataset.order import OrderedBatch
 from stoker.dataset.readable import Readable
-from stoker.errors import ClosedError, InternalError, TimedOut
+from stoker.errors import CapacityError, ClosedError, InternalError, TimedOut
 from stoker.feed.bad import Replacements
 from stoker.feed.batch import BadSample
 from stoker.feed.gather import Pattern
@@ -102,9 +102,18 @@ class Producer:
 
     def _check_running(self) -> None:
         if self._failure is not None:
-            raise InternalError(f"the feeder failed: {self._failure!r}") from self._failure
+            raise self._failed()
         if self._stopping:
             raise ClosedError("the loader is closed")
+
+    def _failed(self) -> BaseException:
+        """What ended the planner: said as it is if the system gave too little, else a bug."""
+        failure = self._failure
+        if isinstance(failure, CapacityError):
+            return CapacityError(failure.what, failure.where, failure.hint)
+        error = InternalError(f"the feeder failed: {failure!r}")
+        error.__cause__ = failure
+        return error
 
     def _timed_out(self, step: int, work: Work | None) -> TimedOut:
         what = "a free slot, or the offsets of its samples" if work is None else work.stage
@@ -172,6 +181,9 @@ class Producer:
         abandoned = self._failure is None and not self._closing
         self._stopping = True
         with self._changed:
+            if self._failure is not None and self._asked is not None and not self._is_made(self._asked):
+                self._errors[self._asked] = self._failed()
+                self._tell_made(self._asked)
             self._changed.notify_all()
         self._stages.stop()
         if abandoned:  # by a loader that nobody holds any more

@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.errors import InternalError
+from stoker.errors import StokerError
 from stoker.feed.batch import InReply
 from stoker.feed.page import PAGE_WORDS, Word
 from stoker.feed.placement import Placement, Work
@@ -41,6 +41,7 @@ from stoker.feed.wire import (
     Wait,
     decode_from_trainer,
     encode,
+    spell,
     tell_error,
     tell_fields,
 )
@@ -127,7 +128,7 @@ class Server(Producer):
     def _demand(self, step: int, since_ns: int) -> None:
         try:
             self._ask(step, since_ns)
-        except InternalError as error:  # the planner has ended
+        except StokerError as error:  # the planner has ended
             self._errors[step] = error
             self._push_made()
 
@@ -293,7 +294,11 @@ class _Forward(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Pass a record on, as text."""
-        message = encode(Said(record.name, record.levelno, self.format(record)))
+        try:
+            message = encode(Said(spell(record.name), record.levelno, spell(self.format(record))))
+        except Exception:  # noqa: BLE001  user code: arguments that do not fit, as every handler takes it
+            self.handleError(record)
+            return
         with suppress(EOFError):  # then this process is about to end
             if not self._outbox.empty() or not self._channel.send(message, timeout_s=0):
                 self._outbox.put(message)

@@ -18,7 +18,7 @@ from stoker.dataset.order import Order, OrderedBatch, Recipe
 from stoker.dataset.readable import Readable
 from stoker.errors import SourceChanged
 from stoker.feed.decode import DECODERS
-from stoker.feed.functions import pack_functions, unpack_function
+from stoker.feed.functions import module_paths, pack_functions, unpack_function
 from stoker.feed.gather import Pattern, pattern_of
 from stoker.feed.options import FeedOptions
 from stoker.feed.plan import FeedSpec, choose_fields
@@ -34,8 +34,8 @@ _FUNCTIONS: Final = "mappers"
 class Hello(msgspec.Struct, array_like=True, kw_only=True):
     """Everything that one feeder of a loader must know; `state` is of this start alone."""
 
-    data: str
-    tables: str
+    data: bytes  # a path may be no UTF-8
+    tables: bytes
     digest: str
     dataset: dict[str, Any]
     functions: list[bytes]
@@ -48,7 +48,7 @@ class Hello(msgspec.Struct, array_like=True, kw_only=True):
     deadline_s: float
     patience_s: float
     map_workers: int
-    paths: list[str]
+    paths: list[bytes]
     state: State
 
 
@@ -78,8 +78,8 @@ def pack_hello(
         if each.name not in _PLACES and each.name != _FUNCTIONS
     }
     return Hello(
-        data=_absolute(dataset.source) if dataset.windows is not None else opened.store.url,
-        tables=opened.tables.url if isinstance(opened, OpenDataset) else "",
+        data=os.fsencode(_absolute(dataset.source) if dataset.windows is not None else opened.store.url),
+        tables=os.fsencode(opened.tables.url if isinstance(opened, OpenDataset) else ""),
         digest=opened.manifest.digest,
         dataset=plain,
         functions=pack_functions(dataset.mappers),
@@ -92,7 +92,7 @@ def pack_hello(
         deadline_s=options.deadline_s,
         patience_s=options.patience_s,
         map_workers=options.count_map_workers(in_child=True) if dataset.mappers else 0,
-        paths=[os.path.abspath(path) for path in sys.path],  # noqa: PTH100  "" is here
+        paths=list(map(os.fsencode, module_paths())),
         state=State(options.prefetch_bytes, [], 0, (0, 0, 0), (0, 0)),
     )
 
@@ -118,11 +118,11 @@ def unpack_hello(hello: Hello) -> Fed:
     """Open what is described. Raises SourceChanged if it is not what the trainer opened, ConfigError for a function
     that cannot be loaded here, and what `open_dataset` raises.
     """
-    sys.path[:] = hello.paths
+    sys.path[:] = map(os.fsdecode, hello.paths)
     hints = get_type_hints(Dataset)
     plain = {name: msgspec.convert(value, hints[name]) for name, value in hello.dataset.items()}
     mappers = () if hello.map_workers else tuple(map(unpack_function, hello.functions))
-    dataset = Dataset(hello.data, **plain, mappers=mappers)
+    dataset = Dataset(os.fsdecode(hello.data), **plain, mappers=mappers)
     opened = _open_data(hello, dataset)
     if opened.manifest.digest != hello.digest:
         raise SourceChanged(
@@ -160,12 +160,15 @@ def _open_data(hello: Hello, dataset: Dataset) -> Readable:
     if dataset.windows is not None:
         from stoker.dataset.tokens import open_tokens  # noqa: PLC0415  not for every data set
 
-        return open_tokens(hello.data, dataset.windows, ExitStack())  # the store is open as long as this process
+        return open_tokens(
+            os.fsdecode(hello.data), dataset.windows, ExitStack()
+        )  # the store is open as long as this process
     tables = _open_place(hello.tables)
     return open_dataset(tables, tables if hello.data == hello.tables else _open_place(hello.data))
 
 
-def _open_place(place: str) -> Store:
+def _open_place(name: bytes) -> Store:
+    place = os.fsdecode(name)
     return LocalStore(place) if place.startswith("/") else open_store(place)
 
 

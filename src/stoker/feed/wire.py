@@ -55,7 +55,7 @@ class MadeField(msgspec.Struct, array_like=True):
     or, where `kinds` is there, strings and bytes in `blob`: of each row a letter says which.
     """
 
-    name: str
+    name: bytes
     dtype: str
     offset: int
     shape: tuple[int, ...] | None
@@ -127,6 +127,23 @@ decode_from_trainer: Final = msgspec.msgpack.Decoder(FromTrainer).decode
 decode_from_feeder: Final = msgspec.msgpack.Decoder(FromFeeder).decode
 
 
+# Text. Half a surrogate pair stands for a byte of a file name that is no UTF-8; a message cannot hold it.
+
+
+def _to_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def to_text(data: bytes) -> str:
+    """The text that a message holds as bytes."""
+    return data.decode("utf-8", "surrogatepass")
+
+
+def spell(text: str) -> str:
+    """The text, with an escape where it cannot be said in UTF-8: for people to read."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 # Fields.
 
 
@@ -140,10 +157,11 @@ def tell_field(field: Field, encoded: Encoded | None) -> MadeField:
     if isinstance(field.place, InSlot):
         rows = b"" if field.row_offsets is None else field.row_offsets.tobytes()
         shapes = b"" if field.row_shapes is None else field.row_shapes.tobytes()
-        return MadeField(field.name, field.dtype, field.place.offset, field.shape, rows, "", b"", b"", shapes)
+        name, place = _to_bytes(field.name), field.place
+        return MadeField(name, field.dtype, place.offset, field.shape, rows, "", b"", b"", shapes)
     if encoded is not None:
         offset, row_offsets, decoder = encoded
-        return MadeField(field.name, OBJECTS, offset, None, row_offsets.tobytes(), decoder, b"", b"")
+        return MadeField(_to_bytes(field.name), OBJECTS, offset, None, row_offsets.tobytes(), decoder, b"", b"")
     assert isinstance(field.place, InReply)
     return tell_values(field.name, field.place.values)
 
@@ -154,10 +172,10 @@ _KINDS: Final[dict[type, bytes]] = {str: b"s", bytes: b"b", bytearray: b"a", mem
 def tell_values(name: str, values: Sequence[Any]) -> MadeField:
     """A field of strings and bytes, as a message: its values travel in it."""
     kinds = b"".join(next(mark for kind, mark in _KINDS.items() if isinstance(value, kind)) for value in values)
-    rows = [value.encode("utf-8", "surrogatepass") if isinstance(value, str) else bytes(value) for value in values]
+    rows = [_to_bytes(value) if isinstance(value, str) else bytes(value) for value in values]
     offsets = np.zeros(len(rows) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=offsets[1:])
-    return MadeField(name, OBJECTS, 0, None, offsets.tobytes(), "", kinds, b"".join(rows))
+    return MadeField(_to_bytes(name), OBJECTS, 0, None, offsets.tobytes(), "", kinds, b"".join(rows))
 
 
 def tell_fields(fields: Sequence[Field], encoded: Sequence[Encoded]) -> list[MadeField]:
@@ -173,14 +191,14 @@ def hear_values(told: MadeField) -> list[Any]:
 def hear_field(told: MadeField) -> Field:
     """The field of a message. Nothing is decoded or divided before it is looked at."""
     if told.shape is not None:
-        return Field(told.name, told.dtype, InSlot(told.offset), shape=told.shape)
-    offsets = np.frombuffer(told.row_offsets, np.int64)
+        return Field(to_text(told.name), told.dtype, InSlot(told.offset), shape=told.shape)
+    offsets, name = np.frombuffer(told.row_offsets, np.int64), to_text(told.name)
     if told.kinds or (told.dtype == OBJECTS and not told.decoder):
-        return Field(told.name, OBJECTS, Deferred(lambda _: hear_values(told)))
+        return Field(name, OBJECTS, Deferred(lambda _: hear_values(told)))
     if told.decoder:
-        return Field(told.name, OBJECTS, Deferred(lambda memory: _decode(told, offsets, memory)))
+        return Field(name, OBJECTS, Deferred(lambda memory: _decode(told, name, offsets, memory)))
     shapes = np.frombuffer(told.row_shapes, np.int64).reshape(-1, 3) if told.row_shapes else None
-    return Field(told.name, BYTES, InSlot(told.offset), row_offsets=offsets, row_shapes=shapes)
+    return Field(name, BYTES, InSlot(told.offset), row_offsets=offsets, row_shapes=shapes)
 
 
 def _hear_values(kinds: bytes, blob: bytes, offsets: NDArray[np.int64]) -> list[Any]:
@@ -189,7 +207,7 @@ def _hear_values(kinds: bytes, blob: bytes, offsets: NDArray[np.int64]) -> list[
         row = blob[start:stop]
         match kind:
             case "s":
-                values.append(row.decode("utf-8", "surrogatepass"))
+                values.append(to_text(row))
             case "a":
                 values.append(bytearray(row))
             case "v":
@@ -199,13 +217,13 @@ def _hear_values(kinds: bytes, blob: bytes, offsets: NDArray[np.int64]) -> list[
     return values
 
 
-def _decode(told: MadeField, offsets: NDArray[np.int64], memory: NDArray[np.uint8]) -> Any:
+def _decode(told: MadeField, name: str, offsets: NDArray[np.int64], memory: NDArray[np.uint8]) -> Any:
     """What the feeder has decoded before, to see that it can be."""
     decoder = DECODERS[told.decoder]
     if decoder is None:
-        raise InternalError(f"field {told.name!r} needs no decoder")
+        raise InternalError(f"field {name!r} needs no decoder")
     data = memory[told.offset : told.offset + int(offsets[-1])]
-    return decoder(Rows(told.name, data, offsets.tolist(), lambda: [f"row {row}" for row in range(len(offsets) - 1)]))
+    return decoder(Rows(name, data, offsets.tolist(), lambda: [f"row {row}" for row in range(len(offsets) - 1)]))
 
 
 def hear_batch(made: Made, memory: NDArray[np.uint8]) -> WireBatch:
@@ -247,9 +265,15 @@ class FeederTraceback(Exception):
 def tell_error(error: BaseException) -> Told:
     """An error as a message."""
     trace = "".join(traceback.format_exception(error))
-    if isinstance(error, StokerError):
-        return Told(type(error).__name__, error.what, error.where, error.hint, trace)
-    return Told(type(error).__name__, str(error), "", "", trace)
+    said = (error.what, error.where, error.hint) if isinstance(error, StokerError) else (_text_of(error), "", "")
+    return Told(*map(spell, (type(error).__name__, *said, trace)))
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failure:  # noqa: BLE001  user code: what an error says may be an error in itself
+        return f"<str() of it failed: {type(failure).__name__}>"
 
 
 def hear_error(told: Told) -> BaseException:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.errors import ChildDied, ClosedError, StokerError
+from stoker.feed.functions import module_paths
 from stoker.feed.map_wire import (
     Freed,
     MapHello,
@@ -34,7 +35,7 @@ from stoker.feed.map_wire import (
 from stoker.feed.mapper import Column, put_together
 from stoker.feed.placement import Placement, Work
 from stoker.feed.plan import FeedSpec
-from stoker.feed.wire import NOWHERE, MadeField, Said, encode, hear_error, hear_values, say, tell_fields
+from stoker.feed.wire import NOWHERE, MadeField, Said, encode, hear_error, hear_values, say, tell_fields, to_text
 from stoker.io.channel import Channel
 from stoker.io.child import Child
 from stoker.io.memory import Slot, apart_fd, make_words, map_words
@@ -253,7 +254,7 @@ class MapPool:
             lists: dict[str, list[object]] = {column.name: [] for column in mapping.columns if not column.dtype}
             for _, parts in sorted(mapping.parts.items()):
                 for part in parts:
-                    lists[part.name] += hear_values(part)
+                    lists[to_text(part.name)] += hear_values(part)
             work.fields, work.nbytes = put_together(mapping.columns, mapping.count, lists)
         elif error is None:
             error = ClosedError("the loader is closed") if self._stopped else None
@@ -308,7 +309,7 @@ class _Worker:
             levels = logging.getLogger().getEffectiveLevel(), logging.getLogger("stoker").getEffectiveLevel()
             hello = MapHello(
                 functions=list(self._spec.packed),
-                paths=[os.path.abspath(path) for path in sys.path],  # noqa: PTH100  "" is here
+                paths=list(map(os.fsencode, module_paths())),
                 seed=self._spec.seed,
                 seeded=self._spec.seeds_process,
                 arena_bytes=self._placement.arena.size_bytes,

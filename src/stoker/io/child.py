@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import errno
 import faulthandler
+import importlib.util
 import io
 import os
 import select
@@ -32,6 +33,7 @@ _WORDS_MAX_BYTES: Final = 64 << 10
 _SHOWN_MAX_CHARACTERS: Final = 600
 _LEAVE_S: Final = 1.0
 _PR_SET_PDEATHSIG: Final = 1
+_NEEDED: Final = ("crc32c", "msgspec", "numpy", "xxhash")
 
 
 class Child:
@@ -58,10 +60,15 @@ class Child:
                 where=f"sys.executable is {sys.executable!r}",
                 hint="a program that is frozen, or holds the interpreter in itself, must do without",
             )
-        channel, theirs = Channel.pair()
-        words_fd = anonymous_file("stoker-stderr")
-        with contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack, contextlib.ExitStack() as on_error:
+            try:
+                channel, theirs = Channel.pair()
+            except OSError as error:
+                raise _not_started(error) from error
             stack.callback(theirs.close)
+            on_error.callback(channel.close)
+            words_fd = anonymous_file("stoker-stderr")
+            on_error.callback(os.close, words_fd)
             passed = [theirs.fileno()]
             with contextlib.suppress(OSError):  # a process may be without a stderr
                 passed.append(os.dup(2))
@@ -78,9 +85,8 @@ class Child:
                     env=_environment(),
                 )
             except OSError as error:
-                channel.close()
-                os.close(words_fd)
                 raise _not_started(error) from error
+            on_error.pop_all()
         return cls(process, channel, words_fd)
 
     def is_stopped(self) -> bool:
@@ -179,18 +185,31 @@ def _not_started(error: OSError) -> StokerError:
     what = f"cannot start a child process: {(error.strerror or str(error)).lower()}"
     if error.errno in (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOEXEC, errno.ENOTDIR):
         return UnsupportedError(what, where=sys.executable, hint="this process may not run its own interpreter")
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return CapacityError(what, where=sys.executable, hint="raise the limit of open files (ulimit -n)")
     return CapacityError(what, where=sys.executable, hint="raise the limit of processes (ulimit -u) or of memory")
 
 
 def _environment() -> dict[str, str]:
-    """The environment of a child: in it `import stoker` finds what this process runs, wherever that was found."""
+    """The environment of a child: in it `import stoker` finds what this process runs, and what it needs at once,
+    wherever that was found. A program may have changed its sys.path by hand.
+    """
     environ = dict(os.environ)
-    root = str(Path(__file__).parents[2])
-    known = [*site.getsitepackages(), site.getusersitepackages()]
+    roots = [str(Path(__file__).parents[2]), *filter(None, map(_root_of, _NEEDED))]
     paths = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    if root not in paths and root not in known:
-        environ["PYTHONPATH"] = os.pathsep.join([root, *paths])
+    known = {*site.getsitepackages(), site.getusersitepackages(), *paths}
+    if missing := [root for root in dict.fromkeys(roots) if root not in known]:
+        environ["PYTHONPATH"] = os.pathsep.join([*missing, *paths])
     return environ
+
+
+def _root_of(package: str) -> str:
+    """The folder that this process would import a package from; "" if it is in none."""
+    with contextlib.suppress(ImportError, ValueError):  # ValueError: a module that was made by hand
+        spec = importlib.util.find_spec(package)
+        if spec is not None and spec.origin:
+            return str(Path(spec.origin).parents[1])
+    return ""
 
 
 def enter(arguments: Sequence[str]) -> Channel:

@@ -56,6 +56,9 @@ def refused(error: OSError | OverflowError, size_bytes: int) -> CapacityError:
     reason = os.strerror(code).lower() if code else str(error)
     if code in (errno.EMFILE, errno.ENFILE):
         return CapacityError(f"no shared memory: {reason}", hint="raise the limit of open files (ulimit -n)")
+    if code == errno.EFBIG:
+        what = f"no shared memory of {format_bytes(size_bytes)}: {reason}"
+        return CapacityError(what, hint="raise the limit of file sizes (ulimit -f)")
     return CapacityError(
         f"no address space for {format_bytes(size_bytes)} of shared memory: {reason}",
         hint="ask for less, or raise the limit of virtual memory (ulimit -v)",

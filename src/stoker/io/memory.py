@@ -223,14 +223,14 @@ class Window:
     def __init__(self, size_bytes: int, fd: int | None = None) -> None:
         self.fd = make_memfd("stoker-arena", size_bytes) if fd is None else fd
         self._close_fd = weakref.finalize(self, os.close, self.fd)
-        self._map = _map(self.fd, size_bytes)
+        self._map: mmap.mmap | None = _map(self.fd, size_bytes)
         self._watcher: MapWatcher | None = None
         self.size_bytes = size_bytes
 
     @property
     def address(self) -> int:
         """Where the mapping begins in this process; another after `grow`."""
-        return int(np.frombuffer(self._map, np.uint8).ctypes.data)
+        return int(np.frombuffer(self._open_map(), np.uint8).ctypes.data)
 
     def watch(self, watcher: MapWatcher) -> None:
         """Tell `watcher`, the only one, where the memory is mapped: now, and whenever that changes."""
@@ -255,7 +255,7 @@ class Window:
         """The bytes of a slot, uint8[nbytes]; `returns(number)` is called when this array and all views of it are dead,
         in any thread, in the middle of a garbage collection and under any lock.
         """
-        loan = np.ndarray((slot.nbytes,), np.uint8, buffer=self._map, offset=slot.offset)
+        loan = np.ndarray((slot.nbytes,), np.uint8, buffer=self._open_map(), offset=slot.offset)
         weakref.finalize(loan, returns, number).atexit = False
         return loan
 
@@ -264,7 +264,13 @@ class Window:
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
             watcher.unmapping()
+        self._map = None  # a mapping holds an open file, too
         self._close_fd()
+
+    def _open_map(self) -> mmap.mmap:
+        if self._map is None:
+            raise ClosedError("the arena is closed")
+        return self._map
 
 
 class _Apart(mmap.mmap):

@@ -1,6 +1,8 @@
 import contextlib
+import errno
 import gc
 import hashlib
+import os
 import struct
 
 import numpy as np
@@ -9,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.dataset import tables
 from stoker.dataset.tables import Table, Text, decode_table, encode_table, read_table
-from stoker.errors import FormatError, NotFound
+from stoker.errors import FormatError, NotFound, StoreError
 from stoker.store.local import LocalStore
 from stoker.values import Key
 
@@ -33,6 +36,19 @@ def arrow_file(schema, *batches, compression=None):
 
 def field(name, kind):
     return pa.field(name, kind, nullable=False)
+
+
+def test_a_table_that_the_system_does_not_map_is_not_called_damaged(tmp_path, monkeypatch):
+    store = LocalStore(tmp_path)
+    (tmp_path / "t.arrow").write_bytes(encode_table(table_of(["a"])))
+
+    def refuse(path):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+    monkeypatch.setattr(tables, "map_file", refuse)
+    with pytest.raises(StoreError, match=r"cannot map table 't\.arrow': too many open files") as caught:
+        read_table(store, Key("t.arrow"), 1)
+    assert "ulimit -n" in caught.value.hint
 
 
 @given(st.lists(TEXTS, max_size=20))

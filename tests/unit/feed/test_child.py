@@ -24,6 +24,7 @@ from stoker.errors import (
     ClosedError,
     ConfigError,
     DigestMismatch,
+    InternalError,
     NotFound,
     SampleError,
     SourceChanged,
@@ -240,6 +241,20 @@ def test_all_slots_lent_ends_in_copies_and_a_slot_that_returns_ends_the_copying(
     assert time.monotonic() - begin < 4
     timer.join()
     assert data.stats().copied_batches == 0
+
+
+def test_a_closed_loader_holds_no_file_and_no_memory_and_still_says_what_it_did(place, load):
+    before = open_files()
+    data = load(place, describe=lambda d: d.fields("x.npy"), batch=4, epochs=1)
+    assert len(list(data)) == 12
+    assert sum("stoker-" in name for name in open_files()) > sum("stoker-" in name for name in before)
+    stats = data.stats()
+    data.close()
+    assert [name for name in open_files() if "stoker-" in name] == [name for name in before if "stoker-" in name]
+    assert "stoker-" not in Path("/proc/self/maps").read_text()
+    assert (data.stats().reads, data.stats().bytes_read) == (stats.reads, stats.bytes_read)
+    with pytest.raises(ClosedError):
+        next(iter(data))
 
 
 def test_memory_of_its_own_holds_no_file_and_outlives_the_loader(place, load):
@@ -471,7 +486,7 @@ def test_closing_leaves_no_process_no_file_and_no_name(place, load):
     assert content(batch) == expected
     assert data.stats().bytes_in_flight == data.stats().ready_batches == 0
     maps = [each for each in open_files() if each not in files and str(place.root) not in each]
-    assert maps == ["/memfd:stoker-arena (deleted)", "/memfd:stoker-page (deleted)"]  # of the batch, and of the numbers
+    assert maps == ["/memfd:stoker-arena (deleted)"]  # of the batch
     assert [
         path
         for path in Path("/dev/shm").glob("*stoker*")
@@ -632,6 +647,58 @@ def test_what_the_feeder_logs_is_logged_by_the_trainer(place, load, caplog):
     assert [m for m in messages if m[0] == "my.module"] == [("my.module", "WARNING", f"sample {i}") for i in range(8)]
 
 
+def ill_spelled(sample):
+    logging.getLogger("my.module").warning("sample \udcff %s", sample["json"]["i"])
+    logging.getLogger("my.module").warning("%d", "no number")
+    return {"\udcff": "\udcff"}
+
+
+def test_text_that_is_no_utf_8_in_logs_names_and_values_of_a_map_arrives(place, load, caplog):
+    batch = next(iter(load(place, shuffle=False, describe=lambda d: d.decode(DECODE).map(ill_spelled))))
+    assert dict(batch) == {"\udcff": ["\udcff"] * 8}
+    assert r"sample \udcff 7" in [record.message for record in caplog.records]
+
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise RuntimeError("nothing to say")
+
+
+def fail_ill_spelled(sample):
+    raise ValueError("bad \udcff")
+
+
+def fail_unspeakably(sample):
+    raise Unspeakable
+
+
+@pytest.mark.parametrize(
+    ("function", "said"), [(fail_ill_spelled, r"bad \\udcff"), (fail_unspeakably, "nothing to say")]
+)
+def test_an_error_that_cannot_be_said_as_it_is_arrives_at_once(place, load, function, said):
+    with pytest.raises(Exception, match=said):
+        next(iter(load(place, describe=lambda d: d.map(function))))
+
+
+def test_a_bug_in_the_planner_of_the_child_is_told_and_not_waited_for(place, load, monkeypatch):
+    def breaks(sample):
+        from stoker.feed.stages import Stages
+
+        def fail(self, work):
+            raise RuntimeError("bug")
+
+        Stages.fetch = fail
+        return sample
+
+    data = load(place, batch=4, prefetch_bytes=0, describe=lambda d: d.fields("bin").map(breaks), deadline_s=60)
+    loop = iter(data)
+    next(loop)
+    begin = time.monotonic()
+    with pytest.raises(InternalError, match=r"the feeder failed: RuntimeError\('bug'\)"):
+        next(loop)
+    assert time.monotonic() - begin < 30
+
+
 def test_auto_takes_a_child_where_one_can_serve_and_threads_elsewhere(place, caplog):
     caplog.set_level(logging.INFO)
     start = start_feeder(Dataset(place.root), "auto")
@@ -668,8 +735,9 @@ def test_the_same_stoker_is_found_wherever_this_process_found_it(monkeypatch):
     monkeypatch.delenv("PYTHONPATH", raising=False)
     monkeypatch.setattr("site.getsitepackages", lambda: ["/nowhere"])
     root = str(Path(child_module.__file__).parents[2])
-    assert child_module._environment()["PYTHONPATH"] == root
-    monkeypatch.setattr("site.getsitepackages", lambda: [root])
+    needed = str(Path(np.__file__).parents[1])
+    assert child_module._environment()["PYTHONPATH"].split(os.pathsep) == [root, needed]
+    monkeypatch.setattr("site.getsitepackages", lambda: [root, needed])
     assert "PYTHONPATH" not in child_module._environment()
 
 

@@ -8,6 +8,7 @@ from stoker.dataset.describe import Dataset
 from stoker.dataset.offsets import offsets_key
 from stoker.dataset.open import open_dataset
 from stoker.errors import (
+    CapacityError,
     ClosedError,
     ConfigError,
     DigestMismatch,
@@ -415,6 +416,21 @@ def test_a_bug_in_the_planner_is_told_and_not_waited_for(counted, feed, monkeypa
 
     with pytest.raises(InternalError, match=r"the feeder failed: RuntimeError\('bug'\)"):
         request_all()
+
+
+def test_without_a_thread_to_read_with_the_limit_is_named(counted, feed, monkeypatch):
+    start = threading.Thread.start
+
+    def refuse(thread):
+        if thread.name.startswith("stoker-fetch-"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    feeder = feed(counted(), gather_bytes=0)
+    for _ in range(2):
+        with pytest.raises(CapacityError, match="no thread to read with"):
+            feeder.request(0)
 
 
 def test_offset_tables_of_a_batch_are_read_side_by_side(counted, feed, receive):

@@ -7,7 +7,7 @@ import pytest
 
 from stoker.dataset.open import open_dataset
 from stoker.dataset.order import OrderedBatch
-from stoker.errors import DigestMismatch, Truncated
+from stoker.errors import CapacityError, DigestMismatch, Truncated
 from stoker.feed.fetch import FetchPool, Job, SampleReader
 from stoker.feed.plan import plan_batch
 from stoker.values import Key
@@ -232,6 +232,45 @@ def test_what_the_store_raises_is_raised_as_it_is(read_batch):
 
     with pytest.raises(Truncated):
         read_batch([1, 9], change=cut)
+
+
+@pytest.fixture
+def threads_to_be_had(monkeypatch):
+    """Lets the system give so many threads of the pool, and no more."""
+
+    def limit(count):
+        start, given = threading.Thread.start, []
+
+        def refuse(thread):
+            if thread.name.startswith("stoker-fetch-"):
+                if len(given) == count:
+                    raise RuntimeError("can't start new thread")
+                given.append(thread)
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+
+    return limit
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_where_the_system_gives_few_threads_they_do_all_the_work(pool, threads_to_be_had, caplog, count):
+    threads_to_be_had(count)
+    seen = []
+    for step in range(3):
+        finished = Finished()
+        pool.submit(Job(step, 40, lambda i: time.sleep(0.001) or seen.append(i) or 3, finished))
+        assert finished.wait().error is None
+    assert sorted(seen) == sorted([*range(40)] * 3)
+    assert len(pool._threads) == count
+    assert f"{count} threads read, since the system gives no more: can't start new thread" in caplog.text
+
+
+def test_without_any_thread_the_limit_is_named(pool, threads_to_be_had):
+    threads_to_be_had(0)
+    with pytest.raises(CapacityError, match="no thread to read with: can't start new thread") as caught:
+        pool.submit(Job(0, 10, lambda i: 1, Finished()))
+    assert "ulimit -u" in caught.value.hint
 
 
 def test_done_comes_once_however_the_threads_take_turns(pool, until):

@@ -90,6 +90,15 @@ def test_a_trainer_that_closes_nothing_ends_at_once_and_says_nothing(script):
     assert time.monotonic() - begin < 20
 
 
+def test_from_a_program_that_finds_its_packages_by_hand(script, tmp_path):
+    """An interpreter that finds none by itself: what the feeder needs lies where sys.path was made to say."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "empty"], check=True)
+    places = [path for path in sys.path if path]
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    text = f"import sys\nsys.path += {places!r}\n{script}"
+    assert output([tmp_path / "empty" / "bin" / "python", "-c", text], env=environ) == "66 child\n"
+
+
 def test_without_a_stderr(script):
     closed = f"import os\nos.close(2)\n{script}"
     assert output([sys.executable, "-c", closed]) == "66 child\n"
@@ -121,7 +130,7 @@ def test_what_the_first_batch_does_not_need_is_loaded_neither_by_the_trainer_nor
         "with stoker.open(nvme=NVME) as run:\n"
         "    describe = stoker.Dataset(DATA)\n"
         "    print(*sys.modules)\n"
-        "    for described in (describe, describe.map(modules)):\n"
+        "    for described in (describe, describe.map(modules, seeded=False)):\n"
         "        batch = next(iter(run.loader(described, global_batch_size=4)))\n"
         "        print(*(batch['modules'][0].split() if 'modules' in batch else sys.modules))\n"
     )
@@ -184,3 +193,59 @@ except KeyboardInterrupt:
     while Path(f"/proc/{feeder}").exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+# What a notebook's kernel does: one cell after the other in a main module that no file holds.
+CELLS = (
+    """
+def number(sample):
+    return {"n": int(bytes(sample["bin"])) * factor}
+
+def total():
+    data = run.loader(stoker.Dataset(DATA).map(number), global_batch_size=4, shuffle=False)
+    return f"{sum(int(batch['n'].sum()) for batch in data)} {data.stats().feeder}"
+""",
+    "factor = 1\n",
+    "print(total())\n",
+    """
+def number(sample):
+    return {"n": int(bytes(sample["bin"])) + 1}
+""",
+    "print(total())\n",
+    """
+class Scale:
+    def __init__(self, by):
+        self.by = by
+
+    def __call__(self, sample):
+        return {"n": int(bytes(sample["bin"])) * self.by}
+
+number = Scale(10)
+""",
+    "print(total())\n",
+    "run.close()\n",
+)
+
+
+def test_from_a_notebook_also_when_a_function_is_defined_again(script):
+    begin = f"import stoker\n{script.splitlines()[0]}\nrun = stoker.open(nvme=NVME)\n"
+    kernel = (
+        "import sys, types\n"
+        "main = sys.modules['__main__'] = types.ModuleType('__main__')\n"
+        f"for number, cell in enumerate({(begin, *CELLS)!r}):\n"
+        "    exec(compile(cell, f'<ipython-input-{number}>', 'exec'), vars(main))\n"
+    )
+    assert output([sys.executable, "-c", kernel]) == "66 child\n78 child\n660 child\n"
+
+
+def test_from_an_interactive_interpreter(script):
+    typed = "".join(f"{cell}\n" for cell in CELLS).replace("\n\n    def __call__", "\n    def __call__")
+    typed = typed.replace("}\n\ndef", "}\n\n\ndef")
+    begin = (
+        f"import sys\nsys.ps1 = sys.ps2 = ''\nimport stoker\n{script.splitlines()[0]}\nrun = stoker.open(nvme=NVME)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-i", "-q"], input=begin + typed, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "66 child\n78 child\n660 child\n"
+    assert "Error" not in done.stderr

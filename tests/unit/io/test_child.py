@@ -1,3 +1,4 @@
+import errno
 import os
 import signal
 import sys
@@ -6,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.errors import InternalError, UnsupportedError
+from stoker.errors import CapacityError, InternalError, UnsupportedError
 from stoker.io import child as child_module
 from stoker.io.child import Child, enter
 
@@ -162,6 +163,20 @@ def test_what_the_system_refuses_is_told(start, monkeypatch):
     with pytest.raises(UnsupportedError, match="cannot start a child process: no such file") as caught:
         start()
     assert caught.value.where == "/no/such/python"
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+@pytest.mark.parametrize("place", ["socket.socketpair", "os.memfd_create", "subprocess.Popen"])
+def test_without_descriptors_left_the_limit_is_named_and_none_is_lost(start, monkeypatch, place):
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  a count
+
+    def refuse(*arguments, **options):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(place, refuse)
+    with pytest.raises(CapacityError, match="too many open files") as caught:
+        start()
+    assert "ulimit -n" in caught.value.hint
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 

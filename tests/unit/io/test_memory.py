@@ -229,6 +229,16 @@ def test_more_than_there_are_addresses_for_is_refused_with_the_number(size):
         Arena(size)
 
 
+def test_the_limit_of_file_sizes_is_named(monkeypatch):
+    def refuse(fd, size_bytes):
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+    monkeypatch.setattr(os, "ftruncate", refuse)
+    with pytest.raises(CapacityError, match="no shared memory of 64 B: file too large") as caught:
+        Arena(64)
+    assert "ulimit -f" in caught.value.hint
+
+
 def test_running_out_of_descriptors_says_so(monkeypatch):
     def refuse(name, flags):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
