@@ -56,6 +56,7 @@ def open(  # noqa: A001  read as stoker.open
     if layout is None:
         layout = Layout.from_environment(os.environ)
         _check_group(layout, "environment")
+    Layout.check(layout)
     places = {
         "tiers.nvme.path": nvme,
         "tiers.shared.path": shared,

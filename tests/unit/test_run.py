@@ -581,3 +581,13 @@ def test_a_run_shows_where_it_stands_on_one_line(tmp_path, data):
     with stoker.open(run="r", nvme=tmp_path / "nvme") as run:
         assert repr(run) == "<Run 'r': rank 0 of 1, start 2 from step 5>"
     assert repr(run) == "<Run 'r': rank 0 of 1, start 2 from step 5, closed>"
+
+
+@pytest.mark.parametrize("layout", ["x", (0, 1), 3])
+def test_what_is_no_layout_is_refused_with_how_to_make_one(tmp_path, layout):
+    with pytest.raises(LayoutError, match="layout is"):
+        stoker.open(nvme=tmp_path / "nvme", layout=layout)
+    with stoker.writer(tmp_path / "data") as writer:
+        writer.write("a", {"x": b"1"})
+    with stoker.open(nvme=tmp_path / "nvme") as run, pytest.raises(LayoutError, match=r"stoker\.Layout"):
+        run.loader(tmp_path / "data", global_batch_size=1, layout=layout)

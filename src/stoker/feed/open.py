@@ -52,6 +52,7 @@ def open_loader(
     start.closes = opened_here.close
     with ExitStack() as on_error:
         on_error.callback(start.give_up)
+        Layout.check(layout)
         opened = open_described(description, opened_here, indexes)
         with naming(opened.store.url, EmptyDataset):
             order = _fix_order(opened, wish)
