@@ -20,7 +20,7 @@ from stoker.errors import ClosedError, ConfigError
 from stoker.io.lock import FileLock
 from stoker.ledger import Ledger, LedgerIdentity
 from stoker.tier.node import NodeDirectory, check_run_name, check_shared, default_nvme
-from stoker.values import Layout
+from stoker.values import Layout, check_layout
 
 if TYPE_CHECKING:
     from stoker.checkpoint.generation import Generation
@@ -56,7 +56,7 @@ def open(  # noqa: A001  read as stoker.open
     if layout is None:
         layout = Layout.from_environment(os.environ)
         _check_group(layout, "environment")
-    Layout.check(layout)
+    check_layout(layout)
     places = {
         "tiers.nvme.path": nvme,
         "tiers.shared.path": shared,

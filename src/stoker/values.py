@@ -121,13 +121,6 @@ class Layout:
             )
 
     @classmethod
-    def check(cls, given: object) -> None:
-        """Raise LayoutError for what is no layout."""
-        if not isinstance(given, cls):
-            hint = "give a stoker.Layout, as Layout(dp_rank=0, dp_size=8); of a mesh: stoker.torch.layout(mesh)"
-            raise LayoutError(f"layout is {given!r:.100}", hint=hint)
-
-    @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Self:
         """The layout torchrun or `srun` describes in `environ`; one rank when neither does.
 
@@ -159,6 +152,13 @@ class Layout:
             numbers.append(int(text))
         rank, size, node, nodes = numbers
         return cls(dp_rank=rank, dp_size=size, node=node, nodes=nodes)
+
+
+def check_layout(given: object) -> None:
+    """Raise LayoutError for what is no layout."""
+    if not isinstance(given, Layout):
+        hint = "give a stoker.Layout, as Layout(dp_rank=0, dp_size=8); of a mesh: stoker.torch.layout(mesh)"
+        raise LayoutError(f"layout is {given!r:.100}", hint=hint)
 
 
 def _by_torchrun(environ: Mapping[str, str]) -> bool:

@@ -17,7 +17,7 @@ from stoker.feed.loader import Loader
 from stoker.feed.options import FeedOptions
 from stoker.feed.start import Start, start_feeder
 from stoker.ledger import Ledger
-from stoker.values import Layout
+from stoker.values import Layout, check_layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def open_loader(
     start.closes = opened_here.close
     with ExitStack() as on_error:
         on_error.callback(start.give_up)
-        Layout.check(layout)
+        check_layout(layout)
         opened = open_described(description, opened_here, indexes)
         with naming(opened.store.url, EmptyDataset):
             order = _fix_order(opened, wish)
