@@ -23,7 +23,7 @@ NVIDIA_VERSION: Final = "/proc/driver/nvidia/version"
 _NVIDIA_FS: Final = "/proc/driver/nvidia-fs"
 _PARAMS: Final = "/proc/driver/nvidia/params"
 _LOG_BYTES: Final = 1 << 20
-_ROUTE_SEVERITY: Final = {
+ROUTE_SEVERITY: Final = {
     Expected.DIRECT: Severity.OK,
     Expected.COMPAT: Severity.WARN,
     Expected.REFUSED: Severity.FAIL,
@@ -128,7 +128,7 @@ def check_path(node: Node, target: Target) -> list[Finding]:
         return [ids.PATH_ROUTE.unknown(target.path, identity.reason)]
     found = expect(identity, read_driver(node), read_config(node))
     line = Evidence(identity.mount.line, "/proc/self/mountinfo")
-    return [ids.PATH_ROUTE.found(_ROUTE_SEVERITY[found.expected], target.path, str(found), line)]
+    return [ids.PATH_ROUTE.found(ROUTE_SEVERITY[found.expected], target.path, str(found), line)]
 
 
 def check_log(node: Node, _target: Target) -> list[Finding]:

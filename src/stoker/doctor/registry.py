@@ -22,6 +22,7 @@ from stoker.doctor import (
     raid,
     stall_report,
     storage,
+    verdict,
 )
 from stoker.doctor.finding import FindingId
 from stoker.doctor.subject import Subject
@@ -43,6 +44,7 @@ SUBJECTS: Final[tuple[Subject, ...]] = (
     bench.SUBJECT,
     storage.SUBJECT,
     object_ids.SUBJECT,
+    verdict.SUBJECT,
 )
 
 KINDS: Final = tuple(kind for subject in SUBJECTS for kind in subject.kinds)
