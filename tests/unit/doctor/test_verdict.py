@@ -9,7 +9,7 @@ import pytest
 
 from stoker.doctor.check import Target
 from stoker.doctor.finding import Evidence, Severity
-from stoker.doctor.gds import NVIDIA_VERSION
+from stoker.doctor.gds_p2pdma import NVIDIA_VERSION
 from stoker.doctor.storage_kept import kept_path
 from stoker.doctor.verdict import Part, check_verdict, combine
 from stoker.ledger import Cause, Ledger, LedgerIdentity
