@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from stoker.doctor.registry import FINDING_IDS, SUBJECTS, as_markdown
+from stoker.doctor.registry import FINDING_IDS, SUBJECTS, as_markdown, checks_as_markdown
 
 PAGE = "docs/reference/findings.md"
 
@@ -18,6 +18,11 @@ def test_every_subject_has_its_findings_on_the_page_as_the_source_has_them(pages
     stale = [s for s in SUBJECTS if written(pages[PAGE].text, s.name) != as_markdown(s)]
     blocks = [f"<!-- generated: findings {s.name} -->\n{as_markdown(s)}\n<!-- end -->" for s in stale]
     assert not stale, f"put into {PAGE}:\n" + "\n\n".join(blocks)
+
+
+def test_what_each_check_looks_at_and_leaves_out_is_on_the_page_as_the_source_has_it(pages):
+    _, _, rest = pages[PAGE].text.partition("<!-- generated: checks -->\n")
+    assert rest.partition("\n<!-- end -->")[0] == checks_as_markdown()
 
 
 def test_the_page_names_no_subject_that_is_not_there(pages):

@@ -16,7 +16,7 @@ import test_python_page
 from typer.main import get_command
 
 from stoker.cli.main import app
-from stoker.doctor.registry import SUBJECTS, as_markdown
+from stoker.doctor.registry import SUBJECTS, as_markdown, checks_as_markdown
 
 REFERENCE = Path("docs/reference")
 
@@ -29,7 +29,7 @@ def write_blocks(page: str, blocks: dict[str, tuple[str, str]]) -> None:
         begin, end = f"<!-- generated: {name} -->\n", "\n<!-- end -->"
         head, found, rest = text.partition(begin)
         if found:
-            text = head + begin + body + end + rest.partition(end)[2]
+            text = head + begin + body + end + rest.partition(end[1:])[2]
         else:
             text = f"{text.rstrip()}\n\n{heading}\n\n{begin}{body}{end}\n"
     stale = [name for name in re.findall(r"<!-- generated: (.*?) -->", text) if name not in blocks]
@@ -43,7 +43,8 @@ def main() -> None:
     write_blocks("cli.md", {f"stoker {n}": (f"## stoker {n}", test_cli_page.table(c)) for n, c in verbs})
     names = test_python_page.paths()
     write_blocks("python.md", {n: (f"### `{n}`", test_python_page.entry(n)) for n in names})
-    write_blocks("findings.md", {f"findings {s.name}": (f"## {s.name}", as_markdown(s)) for s in SUBJECTS})
+    subjects = {f"findings {s.name}": (f"## {s.name}", as_markdown(s)) for s in SUBJECTS}
+    write_blocks("findings.md", {"checks": ("## Checks", checks_as_markdown()), **subjects})
 
 
 if __name__ == "__main__":

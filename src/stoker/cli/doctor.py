@@ -69,7 +69,7 @@ def check(
     """
     from stoker.doctor.capture import RecordingNode
     from stoker.doctor.check import Target
-    from stoker.doctor.diagnose import diagnose, diagnose_folder
+    from stoker.doctor.diagnose import diagnose, diagnose_folder, read_when
     from stoker.doctor.node import LiveNode
     from stoker.doctor.redact import Redactor
     from stoker.errors import ConfigError
@@ -80,16 +80,17 @@ def check(
         if capture is not None:
             raise ConfigError("--capture and --from are both given", hint="a capture is made of this node only")
         given = [Target(text) for text in targets or []]
-        end_with(diagnose_folder(captured, given), [t.text for t in given], as_json=as_json)
+        end_with(diagnose_folder(captured, given), [t.text for t in given], read_s=read_when(captured), as_json=as_json)
+    begun_s = LiveNode().clock_s()
     if capture is None:
         found = diagnose(LiveNode(), asked) + _stores(asked, probe=probe)
-        end_with(found, [t.text for t in asked], as_json=as_json)
+        end_with(found, [t.text for t in asked], read_s=begun_s, as_json=as_json)
     node = RecordingNode(LiveNode())
     found = diagnose(node, asked)
     count = node.write(capture, Redactor(private_names()), [t.text for t in asked])
     typer.echo(f"{count} files are in {capture}; look through them before you give them away", err=True)
     found += _stores(asked, probe=probe)
-    end_with(found, [t.text for t in asked], as_json=as_json)
+    end_with(found, [t.text for t in asked], read_s=begun_s, as_json=as_json)
 
 
 def _stores(targets: list[Target], *, probe: bool) -> list[Finding]:
@@ -123,7 +124,7 @@ def explain(
     name, files = (what[0], what[1:]) if known else ("auto", what)
     if not files:
         raise ConfigError(f"no file is given to explain as {name!r}", hint=f"kinds are {', '.join(KIND_NAMES)}")
-    end_with(explain_files([Path(file) for file in files], name, seconds), files, as_json=as_json)
+    end_with(explain_files([Path(file) for file in files], name, seconds), files, read_s=None, as_json=as_json)
 
 
 doctor.command(name="why", epilog="Example: stoker doctor why /mnt/data --seconds 30")(why)

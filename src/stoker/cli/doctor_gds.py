@@ -37,4 +37,4 @@ def gds(
             typer.echo(f"reading {file}", err=True)
             seen = run_child(file)
     found, more = diagnose_gds(node, where, seen)
-    end_with(found, [path], {"gds": more}, as_json=as_json)
+    end_with(found, [path], {"gds": more}, read_s=node.clock_s(), as_json=as_json)

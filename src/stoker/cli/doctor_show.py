@@ -15,13 +15,21 @@ if TYPE_CHECKING:
 
 
 def end_with(
-    findings: Sequence[Finding], targets: Sequence[str], more: Mapping[str, Any] | None = None, *, as_json: bool
+    findings: Sequence[Finding],
+    targets: Sequence[str],
+    more: Mapping[str, Any] | None = None,
+    *,
+    read_s: float | None,
+    as_json: bool,
 ) -> NoReturn:
-    """Print, and end with the exit code of the findings. `more`: further keys of the JSON."""
+    """Print, and end with the exit code of the findings.
+
+    `more`: further keys of the JSON. `read_s`: when the evidence was read, None if that is not known.
+    """
     from stoker.doctor.finding import exit_code
     from stoker.doctor.text import describe, to_json
 
-    typer.echo(json.dumps(to_json(findings, targets) | dict(more or {})) if as_json else describe(findings))
+    typer.echo(json.dumps(to_json(findings, targets, read_s) | dict(more or {})) if as_json else describe(findings))
     raise typer.Exit(exit_code(findings))
 
 

@@ -56,7 +56,7 @@ def storage(
     measurement = to_json(found, place, clock_s)
     kept = keep(node.measurements, measurement)
     typer.echo(f"kept in {kept}", err=True)
-    end_with(judge(found, place), [str(path)], {"measurement": measurement}, as_json=as_json)
+    end_with(judge(found, place), [str(path)], {"measurement": measurement}, read_s=clock_s, as_json=as_json)
 
 
 def _place(path: str) -> tuple[Place, float]:

@@ -39,7 +39,9 @@ def why(
     Throughput, network, metadata, CPU staging, several, or nothing. Looks twice. The ledger of a run of stoker counts
     before what GPUs, devices and links show.
     """
+    from stoker.doctor.diagnose import read_when
     from stoker.doctor.moments import folder_window
+    from stoker.doctor.node import LiveNode
     from stoker.doctor.signals import measure
     from stoker.doctor.stall import judge
     from stoker.doctor.stall_report import explain_stall, stall_json
@@ -54,13 +56,14 @@ def why(
         window = folder_window(captured, path or "", seconds)
     else:
         window = _look(_absolute(path), 10.0 if seconds is None else seconds, capture, folder.ceilings())
+    read_s = LiveNode().clock_s() if captured is None else read_when(captured / "t1")
     signals = measure(window.before, window.after, window.facts)
     account = folder.account()
     if account is not None:
         signals = replace(signals, utilisation_ratio=account.utilisation, decode_wait_ratio=account.decode_ratio)
     found = judge(signals)
     more = {"attribution": stall_json(found, signals, window.facts.window_s)}
-    end_with(explain_stall(found), [path] if path else [], more, as_json=as_json)
+    end_with(explain_stall(found), [path] if path else [], more, read_s=read_s, as_json=as_json)
 
 
 def _absolute(path: str | None) -> str:

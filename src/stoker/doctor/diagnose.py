@@ -54,6 +54,11 @@ def diagnose_folder(directory: Path, targets: Sequence[Target]) -> list[Finding]
     return findings
 
 
+def read_when(directory: Path) -> float | None:
+    """When a capture was made, in seconds since 1970; None for a folder of samples, of which it is not known."""
+    return CapturedNode(directory).clock_s() if (directory / "capture.json").is_file() else None
+
+
 def _window_s(directory: Path) -> float | None:
     """Seconds between the two moments of a folder of samples, as its meta.json says."""
     text = LiveNode().read(str((directory / "meta.json").absolute()))

@@ -5,25 +5,23 @@ Nothing here opens the vendor's library: without a driver it can spin for ever.
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
-from stoker.doctor import cufile_json, cufile_log, filesystem, gds_ids, gds_stats, gdscheck, nvidia_fs, nvme
+from stoker.doctor import cufile_json, cufile_log, filesystem, gds_ids, gds_p2pdma, gds_stats, gdscheck, nvidia_fs, nvme
 from stoker.doctor import gds_ids as ids
 from stoker.doctor.check import Check, Target
 from stoker.doctor.cufile_json import CuFileConfig
 from stoker.doctor.finding import Evidence, Finding, Severity
+from stoker.doctor.gds_p2pdma import NVIDIA_VERSION
 from stoker.doctor.gds_route import DriverFacts, Expected, expect
 from stoker.doctor.identity import MOUNTINFO, identify
 from stoker.doctor.kinds import Kind
 from stoker.doctor.node import Host, Missing, Node
 from stoker.doctor.subject import Subject
 
-NVIDIA_VERSION: Final = "/proc/driver/nvidia/version"
 _NVIDIA_FS: Final = "/proc/driver/nvidia-fs"
-_PARAMS: Final = "/proc/driver/nvidia/params"
 _LOG_BYTES: Final = 1 << 20
-_ROUTE_SEVERITY: Final = {
+ROUTE_SEVERITY: Final = {
     Expected.DIRECT: Severity.OK,
     Expected.COMPAT: Severity.WARN,
     Expected.REFUSED: Severity.FAIL,
@@ -57,27 +55,13 @@ def read_driver(node: Node) -> DriverFacts:
     return DriverFacts(
         hooks=hooks,
         device_nodes=None if isinstance(nodes, Missing) else "nvidia-fs0" in nodes,
-        p2pdma=_p2pdma(node, host),
+        p2pdma=gds_p2pdma.possible(gds_p2pdma.conditions(node)),
         coherent=coherent,
         userspace_rdma=_userspace_rdma(node),
         transports=nvme.transports(node),
         beegfs_rdma=filesystem.beegfs_rdma(node),
         protected=nvme.with_protection_information(node),
     )
-
-
-def _p2pdma(node: Node, host: Host | Missing) -> bool | None:
-    """Whether PCI P2PDMA can work: False where one condition is known not to hold; it is never known that all do."""
-    kernel = re.match(r"(\d{1,4})\.(\d{1,4})", host.kernel) if isinstance(host, Host) else None
-    if kernel and (int(kernel[1]), int(kernel[2])) < (6, 2):
-        return False
-    parameters = node.read(_PARAMS)
-    if isinstance(parameters, str) and "RMForceStaticBar1" not in parameters:
-        return False
-    multipath = node.read("/sys/module/nvme_core/parameters/multipath", 16)
-    if isinstance(multipath, str) and multipath.strip() == "Y" and isinstance(host, Host) and host.machine == "x86_64":
-        return False
-    return None
 
 
 def _userspace_rdma(node: Node) -> bool | None:
@@ -113,6 +97,15 @@ def check_driver(node: Node, _target: Target) -> list[Finding]:
     return found
 
 
+def check_p2pdma(node: Node, _target: Target) -> list[Finding]:
+    """C04: the conditions of the route without nvidia-fs."""
+    if not has_gpu(node):
+        return []
+    host = node.host()
+    machine = host.machine if isinstance(host, Host) else ""
+    return gds_p2pdma.judge(gds_p2pdma.conditions(node), read_config(node), machine)
+
+
 def check_config(node: Node, _target: Target) -> list[Finding]:
     """C05: the configuration that cuFile has here."""
     config = read_config(node)
@@ -128,7 +121,7 @@ def check_path(node: Node, target: Target) -> list[Finding]:
         return [ids.PATH_ROUTE.unknown(target.path, identity.reason)]
     found = expect(identity, read_driver(node), read_config(node))
     line = Evidence(identity.mount.line, "/proc/self/mountinfo")
-    return [ids.PATH_ROUTE.found(_ROUTE_SEVERITY[found.expected], target.path, str(found), line)]
+    return [ids.PATH_ROUTE.found(ROUTE_SEVERITY[found.expected], target.path, str(found), line)]
 
 
 def check_log(node: Node, _target: Target) -> list[Finding]:
@@ -152,6 +145,7 @@ KINDS: Final = (
 
 CHECKS: Final = (
     Check("C03", "GPUDirect driver", check_driver),
+    Check("C04", "PCI P2PDMA", check_p2pdma),
     Check("C05", "cuFile configuration", check_config),
     Check("C06", "GPUDirect path", check_path, per_target=True),
     Check("C08", "cufile.log", check_log),

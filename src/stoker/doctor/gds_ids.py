@@ -195,6 +195,14 @@ P2PDMA_HALF = FindingId(
     "Both keys are needed: nothing takes that route.",
     'set "use_pci_p2pdma": true in "properties" and in "block": {"nvme": ...}',
 )
+P2PDMA = FindingId(
+    "gds-p2pdma-conditions",
+    "What stands against PCI P2PDMA here: kernel, driver and its options, NVMe multipath (x86).",
+    "It is the route to local NVMe without nvidia-fs; each condition is needed. A kernel's symbols and the generation "
+    "of the GPU are not looked at.",
+    "kernel 6.2 or later, the open driver 565 or later with NVreg_RegistryDwords RMForceStaticBar1=1, and "
+    "nvme_core.multipath=N; or use nvidia-fs",
+)
 CHUNK_SMALL = FindingId(
     "gds-chunk-small",
     "Requests are cut into small pieces.",

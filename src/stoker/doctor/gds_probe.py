@@ -21,6 +21,7 @@ from typing import Any, Final
 from stoker.doctor import gds
 from stoker.doctor.check import Target
 from stoker.doctor.finding import Evidence, Finding, FindingId
+from stoker.doctor.gds_p2pdma import NVIDIA_VERSION
 from stoker.doctor.gds_route import Expected, expect
 from stoker.doctor.identity import identify
 from stoker.doctor.node import Missing, Node
@@ -156,9 +157,9 @@ def _cpu_s() -> float:
 
 def cannot_probe(node: Node) -> str:
     """Why the vendor's library must not be touched here, or "": a driver, its device node and a GPU are needed."""
-    version = node.read(gds.NVIDIA_VERSION)
+    version = node.read(NVIDIA_VERSION)
     if isinstance(version, Missing):
-        return f"no NVIDIA driver is seen ({gds.NVIDIA_VERSION}: {version.reason})"
+        return f"no NVIDIA driver is seen ({NVIDIA_VERSION}: {version.reason})"
     names = node.listing("/dev")
     if not isinstance(names, tuple) or "nvidiactl" not in names:
         return "/dev/nvidiactl is not here: the GPU is not given to this container"

@@ -8,6 +8,7 @@ from typing import Final
 
 from stoker.doctor import cgroup, host_ids, pressure, proc_stat
 from stoker.doctor import host_ids as ids
+from stoker.doctor.cgroup_node import PROC, limit_word, own_cgroup
 from stoker.doctor.check import Check, Target
 from stoker.doctor.finding import Evidence, Finding
 from stoker.doctor.kinds import LINE_UNKNOWN, Kind
@@ -20,7 +21,6 @@ CPUS_A_GPU: Final = 4
 LOCKED_BYTES: Final = 64 * MIB
 OPEN_FILES: Final = 4096
 _LIMITS: Final = "/proc/self/limits"
-_CGROUP: Final = "/sys/fs/cgroup"
 _GPUS: Final = "/proc/driver/nvidia/gpus"
 _LIMIT: Final = re.compile(r"^(Max [a-z ]+?)\s{2,}(\S+)\s+(\S+)")
 
@@ -121,30 +121,14 @@ def check_pressure(node: Node, _target: Target) -> list[Finding]:
     return pressure.explain("".join(f"==> {name} <==\n{text}" for name, text in there.items()), "/proc/pressure")
 
 
-def cgroup_folder(node: Node) -> str | Missing:
-    """The folder of this process's cgroup; in a namespace of its own that is the root. Missing for version 1."""
-    text = node.read("/proc/self/cgroup", 4096)
-    if isinstance(text, Missing):
-        return text
-    match = re.search(r"^0::(/\S*)", text, re.MULTILINE)
-    if match is None or re.search(r"^\d+:[^:\n]*(?:cpu|memory)[^:\n]*:", text, re.MULTILINE):
-        return Missing("the cgroups are of version 1, which is not read")
-    for folder in (_CGROUP + match[1].rstrip("/"), _CGROUP):
-        if isinstance(node.listing(folder), tuple):
-            return folder
-    return Missing(f"{_CGROUP} cannot be seen")
-
-
 def check_cgroup(node: Node, _target: Target) -> list[Finding]:
     """C20: what the limits of the cgroup did."""
-    folder = cgroup_folder(node)
-    if isinstance(folder, Missing):
-        line = Evidence(folder.reason, "/proc/self/cgroup")
-        fix = "look at cpu.stat and memory.failcnt of its controllers by hand"
+    own = own_cgroup(node)
+    if isinstance(own, Missing):
+        line = Evidence(own.reason, PROC)
+        fix = "mount /sys/fs/cgroup into the container, or look at cpu.stat and memory.events by hand"
         return [ids.CGROUP_FINE.unknown("cgroup", "its limits cannot be seen", line, fix=fix)]
-    texts = {name: node.read(f"{folder}/{name}", 1 << 16) for name in cgroup.FILES}
-    parts = {name: text for name, text in texts.items() if isinstance(text, str)}
-    return cgroup.judge(parts, folder) if parts else []
+    return cgroup.judge(own.files, ", ".join(own.folders)) if own.files else []
 
 
 def check_cpus(node: Node, _target: Target) -> list[Finding]:
@@ -152,11 +136,10 @@ def check_cpus(node: Node, _target: Target) -> list[Finding]:
     gpus, host = node.listing(_GPUS), node.host()
     if isinstance(gpus, Missing) or not gpus or isinstance(host, Missing):
         return []
-    folder = cgroup_folder(node)
-    quota_text = Missing("") if isinstance(folder, Missing) else node.read(f"{folder}/cpu.max", 256)
-    quota = None if isinstance(quota_text, Missing) else cgroup.cpu_quota(quota_text)
+    own = own_cgroup(node)
+    quota = None if isinstance(own, Missing) else own.cpus
     cpus = min(float(host.cpu_count), quota or float(host.cpu_count))
-    limit = f", cpu.max {quota:g}" if quota else ""
+    limit = "" if isinstance(own, Missing) or not quota else f", {limit_word(own)} {quota:g}"
     line = Evidence(f"{host.cpu_count} CPUs{limit}, {len(gpus)} GPUs", "affinity of this process")
     what = f"{cpus:g} CPUs for {len(gpus)} GPUs, {cpus / len(gpus):.1f} each"
     if cpus / len(gpus) < CPUS_A_GPU:

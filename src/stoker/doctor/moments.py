@@ -20,7 +20,8 @@ from stoker.errors import NotFound
 
 _FILES: Final = (
     *("/proc/diskstats", "/proc/stat", "/proc/pressure/io", "/proc/pressure/cpu"),
-    *("/proc/net/snmp", "/proc/net/dev", "/proc/self/mountstats", "/sys/fs/cgroup/cpu.stat"),
+    *("/proc/net/snmp", "/proc/net/dev", "/proc/self/mountstats"),
+    *("/sys/fs/cgroup/cpu.stat", "/sys/fs/cgroup/cpu/cpu.stat"),  # version 2 and 1
 )
 _LLITE: Final = ("/proc/fs/lustre/llite", "/sys/kernel/debug/lustre/llite")
 _PORT_FILES: Final = ("rate", "counters/port_rcv_data", "hw_counters/rp_cnp_handled")

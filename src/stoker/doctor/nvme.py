@@ -35,13 +35,18 @@ def explain_tree(text: str, source: str) -> list[Finding]:
 
 
 def _judge(values: nvme_sysfs.Tree, source: str, host: Host | None) -> list[Finding]:
-    found = [
-        *nvme_facts.judge(nvme_sysfs.subsystems(values, source)),
+    """All of it; of a node two checks share it, and what one of them says the other does not."""
+    subsystems = nvme_sysfs.subsystems(values, source)
+    return fold([*nvme_facts.judge(subsystems), *_judge_drives(values, source, host)])
+
+
+def _judge_drives(values: nvme_sysfs.Tree, source: str, host: Host | None) -> list[Finding]:
+    """What each controller and each block device is like, wherever it is."""
+    return [
         *nvme_sysfs.judge_controllers(values, source, host.cpu_count if host else None),
         *nvme_sysfs.judge_queues(values, source),
         *nvme_sysfs.judge_multipath(values, source, host.machine if host else None),
     ]
-    return fold(found)
 
 
 def transports(node: Node) -> dict[str, str]:
@@ -63,8 +68,8 @@ def with_protection_information(node: Node) -> frozenset[str]:
     return frozenset(n for n, path in paths.items() if _value(node, path) == "1")
 
 
-def check_nvme(node: Node, _target: Target) -> list[Finding]:
-    """C10 to C13: NVMe drives and fabrics."""
+def check_drives(node: Node, _target: Target) -> list[Finding]:
+    """C12, and of NVMe C10 and C11: drives with their state, temperature, scheduler, queues, link and NUMA node."""
     listed = node.listing(nvme_sysfs.CONTROLLERS)
     if isinstance(listed, Missing) or not listed:
         above = node.listing("/sys/class")
@@ -73,8 +78,16 @@ def check_nvme(node: Node, _target: Target) -> list[Finding]:
         if isinstance(above, Missing) or (isinstance(listed, Missing) and listed.denied):
             return [ids.HIDDEN.unknown("NVMe", "/sys is not visible here", line)]
         return [ids.NONE.info("NVMe", "no NVMe device is seen", line)]
-    host = node.host()
-    return _judge(_read_tree(node), "", host if isinstance(host, Host) else None)
+    host, values = node.host(), _read_tree(node)
+    local = [subsystem for subsystem in nvme_sysfs.subsystems(values, "") if not subsystem.fabric]
+    drives = _judge_drives(values, "", host if isinstance(host, Host) else None)
+    return fold([*nvme_facts.judge(local), *drives])
+
+
+def check_fabrics(node: Node, _target: Target) -> list[Finding]:
+    """C13: remote subsystems with their transport, live paths, ANA states and I/O policy."""
+    remote = [subsystem for subsystem in nvme_sysfs.subsystems(_controllers(node), "") if subsystem.fabric]
+    return fold(nvme_facts.judge(remote))
 
 
 def _controllers(node: Node) -> dict[str, str]:
@@ -139,4 +152,9 @@ KINDS: Final = (
     Kind("sysfs-tree", detect_tree, explain_tree),
 )
 
-SUBJECT: Final = Subject("nvme", ids=nvme_ids.IDS, kinds=KINDS, checks=(Check("C13", "NVMe", check_nvme),))
+CHECKS: Final = (
+    Check("C12", "NVMe drives", check_drives),
+    Check("C13", "NVMe over fabrics", check_fabrics),
+)
+
+SUBJECT: Final = Subject("nvme", ids=nvme_ids.IDS, kinds=KINDS, checks=CHECKS)

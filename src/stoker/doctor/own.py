@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from stoker.doctor import own_ids
+from stoker.doctor.cgroup_node import memory_limit_bytes
 from stoker.doctor.check import Check, Target
 from stoker.doctor.finding import Finding
-from stoker.doctor.host import cgroup_folder
 from stoker.doctor.node import Missing, Node
 from stoker.doctor.own_runs import (
     MAX_RUNS,
@@ -21,7 +21,6 @@ from stoker.doctor.own_runs import (
 from stoker.doctor.own_settings import read_settings
 from stoker.doctor.own_tiers import judge_engine, judge_nvme, judge_prefetch, judge_shared, judge_space
 from stoker.doctor.subject import Subject
-from stoker.doctor.texts import whole
 from stoker.tier.node import NodeDirectory
 
 
@@ -29,10 +28,7 @@ def check_settings(node: Node, _target: Target) -> list[Finding]:
     """C22: the settings, and what of them can be told without looking at the tiers."""
     settings = read_settings(node)
     found = list(settings.findings)
-    folder = cgroup_folder(node)
-    limit = Missing("") if isinstance(folder, Missing) else node.read(f"{folder}/memory.max", 64)
-    limit_bytes = whole(limit.strip()) if isinstance(limit, str) else None
-    return found + judge_prefetch(node, settings.config.feed.prefetch_bytes, limit_bytes)
+    return found + judge_prefetch(node, settings.config.feed.prefetch_bytes, memory_limit_bytes(node))
 
 
 def check_tiers(node: Node, _target: Target) -> list[Finding]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from stoker.doctor.node import LiveNode
+from stoker.doctor.node import LiveNode, Node
 from stoker.doctor.storage import VERSION
 from stoker.io.atomic import write_file
 from stoker.io.os_errors import translating
@@ -20,18 +21,27 @@ def keep(directory: Path, measurement: Mapping[str, Any]) -> Path:
     Raises:
         AccessDenied, CapacityError, StoreError: the directory cannot be written.
     """
-    name = hashlib.sha256(str(measurement["mount"]).encode()).hexdigest()[:16]
-    path = directory / f"storage-{name}.json"
+    path = kept_path(directory, str(measurement["mount"]))
     with translating("cannot keep the measurement", path):
         write_file(path, (json.dumps(measurement, indent=1, sort_keys=True) + "\n").encode())
     return path
 
 
-def kept_measurements(directory: Path) -> list[dict[str, Any]]:
-    """The measurements kept in `directory`; files that are none, or of another version, are passed over."""
+def kept_path(directory: Path, mount: str) -> Path:
+    """The file in `directory` for what is measured of a mount point."""
+    return directory / f"storage-{hashlib.sha256(mount.encode()).hexdigest()[:16]}.json"
+
+
+def kept_measurements(directory: Path, node: Node | None = None) -> list[dict[str, Any]]:
+    """The measurements kept in `directory`, as `node` shows it (None: this machine).
+
+    Files that are none, or of another version, are passed over.
+    """
+    node = node or LiveNode()
+    names = node.listing(str(directory.absolute()))
     found = []
-    for path in sorted(directory.glob("storage-*.json")) if directory.is_dir() else ():
-        text = LiveNode().read(str(path.absolute()))
+    for name in names if isinstance(names, tuple) else ():
+        text = node.read(str(directory.absolute() / name)) if fnmatchcase(name, "storage-*.json") else None
         try:
             value = json.loads(text) if isinstance(text, str) else None
         except (ValueError, RecursionError):

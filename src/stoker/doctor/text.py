@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from stoker.doctor.finding import SCHEMA_VERSION, Finding, Severity, exit_code, worst_first
@@ -12,16 +13,31 @@ _SHOWN_EVIDENCE = 3
 _SHOWN_OK = 8
 
 
-def to_json(findings: Sequence[Finding], targets: Sequence[str] = ()) -> dict[str, Any]:
-    """{"version": 1, "targets": [str], "exit_code": 0..3, "counts": {severity: int}, "findings": [see finding.py]}."""
+def to_json(findings: Sequence[Finding], targets: Sequence[str] = (), read_s: float | None = None) -> dict[str, Any]:
+    """{"version": 1, "targets": [str], "read_at": str or null, "exit_code": 0..3, "counts": {severity: int},
+    "findings": [see finding.py]}.
+
+    `read_s`: when the evidence was read, in seconds since 1970; None is not known. `read_at` is that in UTC, ISO 8601.
+    """
     ordered = worst_first(findings)
     return {
         "version": SCHEMA_VERSION,
         "targets": list(targets),
+        "read_at": moment(read_s),
         "exit_code": exit_code(ordered),
         "counts": {str(s): sum(f.severity is s for f in ordered) for s in Severity},
         "findings": [f.to_json() for f in ordered],
     }
+
+
+def moment(seconds: float | None) -> str | None:
+    """Seconds since 1970 as `2026-01-31T09:00:00Z`; None for what is none, as a damaged capture may have it."""
+    if seconds is None or not seconds > 0:
+        return None
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):
+        return None
 
 
 def describe(findings: Sequence[Finding]) -> str:

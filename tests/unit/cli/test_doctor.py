@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,16 @@ def test_a_path_alone_is_looked_at_and_no_path_is_the_node(tmp_path):
         assert found["version"] == 1
         assert found["exit_code"] == code
         assert found["findings"]
+
+
+def test_a_report_says_when_its_evidence_was_read_and_a_capture_when_it_was_made(tmp_path):
+    found = json.loads(invoke(tmp_path, "--capture", tmp_path / "c", "--json")[1])
+    made = json.loads((tmp_path / "c" / "capture.json").read_text())["clock_s"]
+    assert abs(datetime.fromisoformat(found["read_at"]).timestamp() - made) < 60
+    (tmp_path / "c" / "capture.json").write_text('{"version": 1, "clock_s": 1800000000.0}')
+    assert json.loads(invoke("--from", tmp_path / "c", "--json")[1])["read_at"] == "2027-01-15T08:00:00Z"
+    samples = SAMPLES / "scenario" / "throughput-local-nvme"
+    assert json.loads(invoke("--from", samples, "--json")[1])["read_at"] is None
 
 
 def test_explain_tells_by_content_or_by_kind(tmp_path):

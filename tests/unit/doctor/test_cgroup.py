@@ -40,7 +40,22 @@ def test_a_line_that_is_not_understood_is_quoted():
 
 
 @pytest.mark.parametrize(
-    ("text", "cpus"), [("max 100000\n", None), ("250000 100000\n", 2.5), ("1 0", None), ("x", None)]
+    ("text", "cpus"),
+    [("max 100000\n", None), ("250000 100000\n", 2.5), ("1 0", None), ("-1 100000", None), ("x", None)],
 )
 def test_a_quota_is_cpus(text, cpus):
     assert cgroup.cpu_quota(text) == cpus
+
+
+def test_files_of_version_1_are_known_by_their_names():
+    text = "==> /c/memory.failcnt <==\n12\n==> /c/memory.oom_control <==\noom_kill_disable 0\nunder_oom 0\noom_kill 0\n"
+    assert cgroup.detect(text)
+    found = cgroup.explain(text, "given")
+    assert [(f.id, f.evidence[0].line) for f in found] == [("cgroup-memory-limit", "failcnt 12")]
+
+
+@pytest.mark.parametrize(("limit", "bytes_"), [("100", 100), ("9223372036854771712", None), ("", None), ("max", None)])
+def test_the_memory_limit_of_version_1_may_be_none(limit, bytes_):
+    parts = {"/c/memory.limit_in_bytes": f"{limit}\n", "/c/memory.stat": "shmem 60\n"}
+    assert cgroup.memory_limit(parts) == bytes_
+    assert [f.id for f in cgroup.judge(parts, "/c")] == ["cgroup-shmem-share"] * (bytes_ is not None)

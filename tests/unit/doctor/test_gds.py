@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from stoker.doctor.check import Target
-from stoker.doctor.gds import NVIDIA_VERSION, check_config, check_driver, check_log, check_path, read_driver
+from stoker.doctor.gds import check_config, check_driver, check_log, check_path, read_driver
+from stoker.doctor.gds_p2pdma import NVIDIA_VERSION
 from stoker.doctor.node import Host, Missing, PathStat
 
 FS = "/proc/driver/nvidia-fs"

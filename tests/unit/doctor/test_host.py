@@ -61,10 +61,33 @@ def test_the_cgroup_is_found_also_in_a_namespace_of_its_own(make_node, said, fol
     assert said(check_cgroup(make_node(files=files), Target())) == {("cgroup-cpu-throttled", "warn")}
 
 
-def test_cgroups_of_version_1_are_unknown(make_node):
-    files = {"/proc/self/cgroup": "4:cpu,cpuacct:/x\n0::/\n", "/sys/fs/cgroup/cpu.stat": "nr_periods 1\n"}
-    (found,) = check_cgroup(make_node(files=files), Target())
-    assert "version 1" in found.evidence[0].line
+V1 = {"/proc/self/cgroup": "9:memory:/j\n5:cpuset:/j\n4:cpu,cpuacct:/j\n1:name=systemd:/j\n0::/j\n"}
+
+
+@pytest.mark.parametrize("cpu", ["cpu,cpuacct/j", "cpu/j", "cpu,cpuacct", "cpu"])
+@pytest.mark.parametrize("memory", ["memory/j", "memory"])
+def test_cgroups_of_version_1_are_read_by_their_controllers(make_node, said, cpu, memory):
+    cpu, memory = f"/sys/fs/cgroup/{cpu}", f"/sys/fs/cgroup/{memory}"
+    files = {f"{cpu}/cpu.stat": "nr_periods 10\nnr_throttled 5\nthrottled_time 9\n", f"{memory}/memory.failcnt": "7\n"}
+    found = check_cgroup(make_node(files=V1 | files), Target())
+    assert said(found) == {("cgroup-cpu-throttled", "warn"), ("cgroup-memory-limit", "warn")}
+    assert found[0].evidence[0].line == "nr_periods 10, nr_throttled 5, throttled_time 9"
+    assert (found[1].evidence[0].line, memory in found[1].evidence[0].source) == ("failcnt 7", True)
+
+
+def test_a_cgroup_of_version_1_that_was_not_in_the_way_is_fine_and_without_files_it_is_unknown(make_node, said):
+    files = {"/sys/fs/cgroup/memory/memory.failcnt": "0\n"}
+    assert said(check_cgroup(make_node(files=V1 | files), Target())) == {("cgroup-limits", "ok")}
+    assert said(check_cgroup(make_node(files=V1), Target())) == {("cgroup-limits", "unknown")}
+
+
+def test_the_quota_of_version_1_counts_for_the_cpus_a_gpu(make_node):
+    folder = "/sys/fs/cgroup/cpu,cpuacct/j"
+    files = gpus(8) | V1 | {f"{folder}/cpu.cfs_quota_us": "800000\n", f"{folder}/cpu.cfs_period_us": "100000\n"}
+    (found,) = check_cpus(make_node(files=files), Target())
+    assert (str(found.severity), found.evidence[0].line) == ("warn", "64 CPUs, cpu.cfs_quota_us 8, 8 GPUs")
+    files[f"{folder}/cpu.cfs_quota_us"] = "-1\n"
+    assert str(check_cpus(make_node(files=files), Target())[0].severity) == "ok"
 
 
 @pytest.mark.parametrize(

@@ -101,15 +101,29 @@ def test_a_nested_list_in_yet_another_nesting_is_found_by_its_keys():
     assert one(nvme_cli.explain_list(text, "x"), "nvme-fabric-not-rdma").subject == "nvme5 (nvme-subsys5)"
 
 
+def check_nvme(node, target):
+    """Both checks of it, as the runner asks them."""
+    return [found for check in nvme.CHECKS for found in check.run(node, target)]
+
+
+def test_drives_and_fabrics_are_checks_of_their_own_and_share_nothing(make_node, sample):
+    node = sys_node(make_node, sample("nvme/sysfs-local-and-tcp.tree"))
+    drives, fabrics = ({f.id for f in check.run(node, Target())} for check in nvme.CHECKS)
+    assert [check.id for check in nvme.CHECKS] == ["C12", "C13"]
+    assert {"nvme-local", "nvme-scheduler", "nvme-pcie-link"} <= drives
+    assert {"nvme-fabric-not-rdma", "nvme-one-path"} <= fabrics
+    assert drives & fabrics == set()
+
+
 def test_a_node_without_nvme_and_one_with_sys_hidden_are_told_apart(make_node, said):
-    assert said(nvme.check_nvme(make_node(), Target())) == {("nvme-not-visible", "unknown")}
-    assert said(nvme.check_nvme(make_node(files={"/sys/class/net/lo/mtu": "1"}), Target())) == {("nvme-none", "info")}
+    assert said(check_nvme(make_node(), Target())) == {("nvme-not-visible", "unknown")}
+    assert said(check_nvme(make_node(files={"/sys/class/net/lo/mtu": "1"}), Target())) == {("nvme-none", "info")}
 
 
 def test_a_node_is_judged_as_the_tree_of_it_is(make_node, sample):
     node = sys_node(make_node, sample("nvme/sysfs-local-and-tcp.tree"))
     node.host_facts = Host(0, "x86_64", "6.8.0", 4)
-    found = nvme.check_nvme(node, Target())
+    found = check_nvme(node, Target())
     ids = {(f.id, str(f.severity)) for f in found}
     assert {("nvme-fabric-not-rdma", "warn"), ("nvme-one-path", "warn"), ("nvme-scheduler", "warn")} <= ids
     assert ("nvme-pcie-link", "ok") in ids
@@ -120,7 +134,7 @@ def test_a_node_is_judged_as_the_tree_of_it_is(make_node, sample):
 def test_few_queues_are_judged_by_the_cpus_and_multipath_by_the_machine(make_node, sample, said):
     node = sys_node(make_node, sample("nvme/sysfs-local-and-tcp.tree"))
     node.host_facts = Host(0, "aarch64", "6.8.0", 64)
-    found = said(nvme.check_nvme(node, Target()))
+    found = said(check_nvme(node, Target()))
     assert ("nvme-few-queues", "warn") in found
     assert "nvme-multipath-blocks-p2pdma" not in {name for name, _ in found}
 
@@ -144,12 +158,12 @@ def test_a_gpu_on_another_numa_node_is_a_warning_and_one_node_is_no_matter(make_
         f"{base}/hwmon3/temp1_input": "85850",
         f"{base}/hwmon3/temp1_max": "81850",
     }
-    found = nvme.check_nvme(make_node(files=files), Target())
+    found = check_nvme(make_node(files=files), Target())
     assert one(found, "nvme-numa").what == "NUMA node 0; GPU 0000:81:00.0 on another"
     assert str(one(found, "nvme-numa").severity) == "warn"
     assert one(found, "nvme-pcie-link").what == "PCIe Gen4 x2, though the drive can 32 GT/s x4"
     assert str(one(found, "nvme-hot").severity) == "warn"
-    single = nvme.check_nvme(make_node(files=files | {"/sys/devices/system/node/online": "0\n"}), Target())
+    single = check_nvme(make_node(files=files | {"/sys/devices/system/node/online": "0\n"}), Target())
     assert [f for f in single if f.id == "nvme-numa"] == []
 
 
@@ -220,6 +234,6 @@ def test_discovery_controllers_carry_no_io_and_are_not_blamed(make_node, said):
         "/sys/class/nvme/nvme9/queue_count": "1",
         "/sys/class/nvme/nvme9/cntrltype": "discovery",
     }
-    assert nvme.check_nvme(make_node(files=files), Target()) == []
+    assert check_nvme(make_node(files=files), Target()) == []
     del files["/sys/class/nvme/nvme9/cntrltype"]
-    assert ("nvme-one-path", "warn") in said(nvme.check_nvme(make_node(files=files), Target()))
+    assert ("nvme-one-path", "warn") in said(check_nvme(make_node(files=files), Target()))

@@ -41,6 +41,11 @@ def test_tiers_that_are_named_are_looked_at_before_they_are_there(make_node, sai
     }
 
 
+def test_the_memory_limit_of_a_cgroup_of_version_1_counts_too(make_node):
+    files = {"/proc/self/cgroup": "9:memory:/\n", "/sys/fs/cgroup/memory/memory.limit_in_bytes": "100000000\n"}
+    assert [f.id for f in check_settings(make_node(files=files), Target())] == ["own-prefetch-memory"]
+
+
 def test_the_memory_limit_is_that_of_the_cgroup(make_node):
     files = {"/proc/self/cgroup": "0::/\n", "/sys/fs/cgroup/memory.max": "100000000\n"}
     assert [f.id for f in check_settings(make_node(files=files), Target())] == ["own-prefetch-memory"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stoker.doctor.finding import Evidence, FindingId
-from stoker.doctor.text import describe, to_json
+from stoker.doctor.text import describe, moment, to_json
 
 THING = FindingId("a-thing", "m", "w", "do this")
 OTHER = FindingId("other-thing", "m", "w", "do that")
@@ -46,3 +48,12 @@ def test_of_much_that_is_in_order_only_the_subjects_are_named():
 
 def test_nothing_found_is_said():
     assert describe([]) == "nothing was found"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(1.8e9, "2027-01-15T08:00:00Z"), (None, None), (0.0, None), (-1.0, None), (1e300, None), (float("nan"), None)],
+)
+def test_the_moment_of_reading_is_utc_and_none_where_it_is_not_known(seconds, text):
+    assert moment(seconds) == text
+    assert to_json([], read_s=seconds)["read_at"] == text
