@@ -355,7 +355,6 @@ def test_what_later_versions_bring_is_absent_and_not_a_stub():
     assert not {"mix", "load", "torch_dataset"} & set(dir(stoker))
     with pytest.raises(AttributeError):
         stoker.mix  # noqa: B018
-    assert not hasattr(stoker.Dataset("x"), "on_bad")
 
 
 @pytest.fixture
