@@ -13,6 +13,7 @@ How to add a subject:
 3. A `Check` for what it reads on a node: `run(node, target)` asks the `Node` (which answers `Missing(reason)`, never
    raises) and hands texts to the same parsers. Checks run at the same time, 2 s in all; `per_target`: once a target.
    What a path lies on is `identity.identify(node, path)`.
+   Its id is one of C01 to C23; what a live check leaves out stands in `registry.LEFT_OUT`, with the reason.
 4. `SUBJECT = Subject(name, ids, kinds, checks)`, and a line in `registry.SUBJECTS`.
 5. Modules into section 6 of docs/design.md, and a block for the subject into docs/reference/findings.md: a test holds
    the page to the ids, and prints what to put there. A test for each row of tests/unit/doctor/samples/INDEX.md; the

@@ -10,7 +10,9 @@ import pytest
 from stoker.doctor.check import Target
 from stoker.doctor.finding import Evidence, Severity
 from stoker.doctor.gds_p2pdma import NVIDIA_VERSION
-from stoker.doctor.storage_kept import kept_path
+from stoker.doctor.identity import identify
+from stoker.doctor.node import LiveNode
+from stoker.doctor.storage_kept import keep, kept_path
 from stoker.doctor.verdict import Part, check_verdict, combine
 from stoker.ledger import Cause, Ledger, LedgerIdentity
 
@@ -117,3 +119,21 @@ def test_the_verdict_is_as_bad_as_its_worst_part_and_carries_its_fix_and_all_lin
     assert found.severity is worst
     assert [e.line for e in found.evidence] == ["m", "a", "b"]
     assert found.fix == ("" if worst is Severity.OK else "do")
+
+
+def test_a_run_that_waits_for_decoding_names_its_bottleneck(make_node):
+    found = verdict(node_with(make_node, **ledger("demo", Cause.DECODE)))
+    assert "bottleneck cpu-staging" in found.what
+    assert found.severity in (Severity.WARN, Severity.FAIL)
+    assert found.fix
+
+
+def test_what_was_kept_on_this_machine_is_found_again(tmp_path, monkeypatch):
+    node = LiveNode()
+    mount = identify(node, str(tmp_path)).mount
+    (values,) = (json.loads(text) for text in measured(mount=mount.point, fs_type=mount.fs_type).values())
+    kept = keep(tmp_path / "doctor", values)
+    monkeypatch.setenv("STOKER_NVME", str(tmp_path))
+    found = verdict(node, str(tmp_path))
+    assert "read 5.6 GiB/s in order" in found.what
+    assert str(kept) in [e.source for e in found.evidence]
