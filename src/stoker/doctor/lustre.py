@@ -29,7 +29,7 @@ _STATS_HEAD: Final = re.compile(r"^llite\.(\S+)\.stats\s*=")
 _CLIENT: Final = ("open", "close", "getattr", "setattr", "lookup", "read_bytes", "write_bytes", "mmap", "seek")
 _DATA: Final = ("read", "write")
 _NOT_OPERATIONS: Final = ("read_bytes", "write_bytes", "snapshot_time", "ioctl", "seek", "page_fault", "fault")
-_MICROSECONDS: Final = ("usec", "usecs")
+MICROSECONDS: Final = ("usec", "usecs")
 _HEALTHY: Final = 1000
 
 
@@ -122,13 +122,13 @@ def _work(subject: str, counters: dict[str, ClientCounter], source: str, between
     if sizes and sizes.count and sizes.total is not None:
         what = f"{sizes.total / sizes.count / 1e6:.2f} MB a read"
         lines = [Evidence(sizes.line, source)]
-        if times and times.count and times.total is not None and times.unit in _MICROSECONDS:
+        if times and times.count and times.total is not None and times.unit in MICROSECONDS:
             what = f"read: {times.total / times.count / 1000:.1f} ms mean, {what}"
             lines.append(Evidence(times.line, source))
         if between_s and between_s > 0:
             what += f", {sizes.total / between_s / 1e9:.2f} GB/s"
         opened = counters.get("open")
-        if opened and opened.count and opened.total is not None and opened.unit in _MICROSECONDS:
+        if opened and opened.count and opened.total is not None and opened.unit in MICROSECONDS:
             what += f"; open: {opened.total / opened.count / 1000:.1f} ms mean"
             lines.append(Evidence(opened.line, source))
         found.append(ids.LUSTRE_IO.info(subject, what, *lines, fix=""))
@@ -139,7 +139,7 @@ def client_mix(counters: dict[str, ClientCounter]) -> OperationMix:
     """Data and metadata operations, with their times where they are kept (since Lustre 2.13 or so)."""
 
     def time(names: Sequence[str]) -> int:
-        return sum(counters[n].total or 0 for n in names if counters[n].unit in _MICROSECONDS)
+        return sum(counters[n].total or 0 for n in names if counters[n].unit in MICROSECONDS)
 
     data = [name for name in _DATA if name in counters]
     sized = [counters[n].count for n in ("read_bytes", "write_bytes") if n in counters and n[:-6] not in data]
@@ -156,7 +156,7 @@ def compare_stats(before: Sample, after: Sample, between_s: float | None) -> lis
     """What the clients did between two moments; their own clocks tell the time between them if nobody else does."""
     first, second = parse_stats(before.text), parse_stats(after.text)
     seconds = between_s
-    clocks = [_snapshot(before.text), _snapshot(after.text)]
+    clocks = [snapshot_s(before.text), snapshot_s(after.text)]
     if seconds is None and clocks[0] is not None and clocks[1] is not None:
         seconds = clocks[1] - clocks[0]
     found: list[Finding] = []
@@ -174,7 +174,8 @@ def compare_stats(before: Sample, after: Sample, between_s: float | None) -> lis
     return found
 
 
-def _snapshot(text: str) -> float | None:
+def snapshot_s(text: str) -> float | None:
+    """The client's clock, in seconds, when it told its stats; None if it does not say."""
     match = re.search(r"^snapshot_time\s*:?\s+(\d{1,12}(?:\.\d{1,9})?)", text, re.MULTILINE)
     return real(match[1]) if match else None
 

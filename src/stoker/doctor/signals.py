@@ -24,11 +24,6 @@ _IOWAIT: Final = 4
 _SYSTEM: Final = (2, 5, 6)
 _GUESTS_AT: Final = 8  # guest time is part of user time
 _UTIL_SURE_PERCENT: Final = 50.0
-_DCGM: Final = {
-    "sm": ("DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_PROF_SM_ACTIVE_RATIO", "DCGM_FI_PROF_SM_UTIL_RATIO"),
-    "engine": ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_ACTIVE_RATIO", "DCGM_FI_PROF_GR_UTIL_RATIO"),
-    "util": ("DCGM_FI_DEV_GPU_UTIL",),
-}
 
 
 @dataclass(frozen=True)
@@ -117,19 +112,14 @@ def _clock_of(before: Counters, after: Counters) -> float | None:
 
 def _gpus(_before: Counters, after: Counters, _facts: Facts, _window_s: float | None) -> dict[str, float | None]:
     """Means over GPUs. Profiling fields that are all nought while kernels run are stuck; a ratio above 1 is none."""
-    means = {name: _mean(after.gauges, fields) for name, fields in _DCGM.items()}
-    util = means["util"]
+    means = {name: sum(values) / len(values) for name, values in after.gauges.items()}
+    util = means.get("util")
     util_ratio = None if util is None or util > 100 else util / 100  # noqa: PLR2004 - percent
-    profiled = {name: m if (m := means[name]) is not None and m <= 1 else None for name in ("sm", "engine")}
+    profiled = {name: m if (m := means.get(name)) is not None and m <= 1 else None for name in ("sm", "gr")}
     if util is not None and util > _UTIL_SURE_PERCENT and not any(profiled.values()):
-        profiled = {"sm": None, "engine": None}
-    bounds = [bound for bound in (profiled["engine"], util_ratio) if bound is not None]
+        profiled = {"sm": None, "gr": None}
+    bounds = [bound for bound in (profiled["gr"], util_ratio) if bound is not None]
     return {"sm_active_ratio": profiled["sm"], "gpu_busy_ratio": min(bounds) if bounds else None}
-
-
-def _mean(gauges: Mapping[str, Sequence[float]], names: Sequence[str]) -> float | None:
-    values = next((gauges[name] for name in names if gauges.get(name)), None)
-    return sum(values) / len(values) if values else None
 
 
 def _cpus(before: Counters, after: Counters, _facts: Facts, _window_s: float | None) -> dict[str, float | None]:

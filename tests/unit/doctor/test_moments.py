@@ -51,8 +51,8 @@ def test_a_moment_of_a_node_holds_what_its_files_and_tools_say(node_at):
     assert found.disks["nvme0n1"].reads == 1244140
     assert found.ports["mlx5_0/1"].received_bytes == 4000
     assert found.llite["open"].count == 24000
-    assert found.gauges["DCGM_FI_DEV_GPU_UTIL"] == [33.0, 35.0]
-    assert found.gauges["DCGM_FI_PROF_SM_ACTIVE"] == [0.24]
+    assert found.gauges["util"] == [33.0, 35.0]
+    assert found.gauges["sm"] == [0.24]
     assert "rx_prio3_pause_duration" in found.pause_us
 
 
@@ -70,7 +70,7 @@ def test_a_live_window_waits_between_its_moments_and_knows_its_length(node_at):
     assert said == ["waited"]
     assert window.facts.window_s == 10.0
     assert window.facts.ceilings == {"": 7e9}
-    assert window.after.gauges["DCGM_FI_DEV_GPU_UTIL"] == [33.0, 35.0, 33.0, 35.0]
+    assert window.after.gauges["util"] == [33.0, 35.0, 33.0, 35.0]
 
 
 def test_facts_of_a_node_are_links_with_a_rate_and_cpus_a_gpu(make_node, node_at):

@@ -71,7 +71,9 @@ def test_cufile_reads_by_the_cpu_are_told_from_direct_ones(sample):
     assert read_counters([sample("gds_stats/v8-direct.txt")]).cufile == (107907, 0)
 
 
-@pytest.mark.parametrize("blank", ["9223372036854775794", "-1", "NaN", "inf", "N/A", ""])
+@pytest.mark.parametrize(
+    "blank", ["9223372036854775794", "140737488355328.000000", "2147483632", "-1", "NaN", "inf", "N/A", ""]
+)
 def test_a_blank_of_dcgm_is_no_value(blank):
     line = f'DCGM_FI_PROF_SM_ACTIVE{{gpu="0"}} {blank}\n'
     assert read_counters([line]).gauges == {}

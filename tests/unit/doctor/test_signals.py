@@ -66,18 +66,17 @@ def test_pressure_of_the_window_is_better_than_the_kernels_average():
 
 
 def gauges(**values):
-    names = {"sm": "DCGM_FI_PROF_SM_ACTIVE", "engine": "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "util": "DCGM_FI_DEV_GPU_UTIL"}
-    return measure(counters(), counters(gauges={names[n]: v for n, v in values.items()}), TEN)
+    return measure(counters(), counters(gauges=values), TEN)
 
 
 def test_profiling_that_is_stuck_at_nought_while_kernels_run_is_not_believed():
-    found = gauges(sm=[0.0, 0.0], engine=[0.0, 0.0], util=[99.0, 98.0])
+    found = gauges(sm=[0.0, 0.0], gr=[0.0, 0.0], util=[99.0, 98.0])
     assert found.sm_active_ratio is None
     assert found.gpu_busy_ratio == pytest.approx(0.985)
 
 
 def test_a_gpu_that_is_idle_by_all_counters_is_believed():
-    found = gauges(sm=[0.0], engine=[0.0], util=[0.0])
+    found = gauges(sm=[0.0], gr=[0.0], util=[0.0])
     assert (found.sm_active_ratio, found.gpu_busy_ratio) == (0.0, 0.0)
 
 
