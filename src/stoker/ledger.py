@@ -11,7 +11,7 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -62,6 +62,7 @@ __all__ = [
     "parse_ledger",
     "read_ledger",
     "split_wait",
+    "utilisation",
 ]
 
 _READ_TRIES: Final = 1000
@@ -302,6 +303,21 @@ def read_ledger(path: Path) -> LedgerSnapshot:
     finally:
         os.close(descriptor)
     raise FormatError("neither copy of a ledger's totals is whole", str(path), "the host died before they were stored")
+
+
+def utilisation(snapshots: Iterable[LedgerSnapshot]) -> float | None:
+    """Accelerator utilisation over ledgers by the formula of DLIO and MLPerf Storage, 0..1; None without counted steps.
+
+    Compute of the counted steps divided by their running time. The first step of each start is not counted. As there,
+    saves end a block of steps, so that the time they block is part of neither number.
+    """
+    compute_ns = running_ns = 0
+    for snapshot in snapshots:
+        totals = snapshot.totals
+        counted_ns = totals.compute_ns - totals.first_compute_ns
+        compute_ns += counted_ns
+        running_ns += counted_ns + totals.wait_ns - totals.waits_ns[Cause.CHECKPOINT] - totals.first_wait_ns
+    return compute_ns / running_ns if running_ns > 0 else None
 
 
 def _map_new(path: Path) -> mmap.mmap:

@@ -12,7 +12,7 @@ from stoker.doctor import own_ids as ids
 from stoker.doctor.finding import Evidence, Finding
 from stoker.doctor.node import Missing, Node
 from stoker.errors import StokerError
-from stoker.ledger import Cause, Counter, LedgerSnapshot, parse_ledger
+from stoker.ledger import Cause, Counter, LedgerSnapshot, parse_ledger, utilisation
 
 if TYPE_CHECKING:
     from stoker.checkpoint.layout import StepId
@@ -146,17 +146,6 @@ def read_ledgers(node: Node, folder: str) -> tuple[list[LedgerSnapshot], list[Fi
         except StokerError as error:
             found.append(ids.LEDGER.unknown(path, "cannot be read", Evidence(error.what, path)))
     return snapshots, found
-
-
-def utilisation(snapshots: Sequence[LedgerSnapshot]) -> float | None:
-    """Compute by compute and waits of all ranks, without first steps and saves, 0..1; as DLIO and MLPerf count."""
-    compute_ns = running_ns = 0
-    for snapshot in snapshots:
-        totals = snapshot.totals
-        counted_ns = totals.compute_ns - totals.first_compute_ns
-        compute_ns += counted_ns
-        running_ns += counted_ns + totals.wait_ns - totals.waits_ns[Cause.CHECKPOINT] - totals.first_wait_ns
-    return compute_ns / running_ns if running_ns > 0 else None
 
 
 def judge_ledgers(run: str, snapshots: Sequence[LedgerSnapshot]) -> list[Finding]:

@@ -20,7 +20,7 @@ from stoker.doctor.stall_report import explain_stall
 from stoker.doctor.stall_signs import Signals
 from stoker.doctor.storage_kept import kept_measurements, kept_path
 from stoker.doctor.subject import Subject
-from stoker.ledger import Cause, LedgerSnapshot
+from stoker.ledger import Cause, LedgerSnapshot, utilisation
 from stoker.tier.node import NodeDirectory
 from stoker.units import format_rate
 
@@ -144,7 +144,7 @@ def ledger_part(node: Node, home: NodeDirectory) -> Part | None:
     names = node.listing(folder)
     runs = [own_runs.read_ledgers(node, f"{folder}/{name}")[0] for name in _names(names)[: own_runs.MAX_RUNS]]
     newest = max((run for run in runs if run), key=_last_s, default=None)
-    ratio = own_runs.utilisation(newest) if newest else None
+    ratio = utilisation(newest) if newest else None
     if not newest or ratio is None:
         return None
     run = newest[0].identity.run

@@ -7,22 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from stoker.ledger import Cause, Counter, LedgerSnapshot, StepRecord
-
-
-def utilisation(snapshots: Iterable[LedgerSnapshot]) -> float | None:
-    """Accelerator utilisation of one rank by the formula of DLIO and MLPerf Storage, 0..1; None without counted steps.
-
-    Compute of the counted steps divided by their running time. The first step of each start is not counted. As there,
-    saves end a block of steps, so that the time they block is part of neither number.
-    """
-    compute_ns = running_ns = 0
-    for snapshot in snapshots:
-        totals = snapshot.totals
-        counted_ns = totals.compute_ns - totals.first_compute_ns
-        compute_ns += counted_ns
-        running_ns += counted_ns + totals.wait_ns - totals.waits_ns[Cause.CHECKPOINT] - totals.first_wait_ns
-    return compute_ns / running_ns if running_ns else None
+from stoker.ledger import Cause, Counter, LedgerSnapshot, StepRecord, utilisation
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stoker.ledger import Cause
+from stoker.ledger import Cause, utilisation
 from stoker.meter import attribute
 
 
@@ -14,19 +14,19 @@ def test_utilisation_is_compute_over_running_time_of_the_steps_after_the_first(s
     timeline = script().at(1000).step(0, fetch=500).compute(100).step(1, decode=50).compute(200).step(2, map=10)
     snapshot = timeline.compute(90).end().read()
     # Step 0 (500 ms of wait, 100 ms of compute) is left out: (200 + 90) / (200 + 90 + 50 + 10).
-    assert attribute.utilisation([snapshot]) == pytest.approx(290 / 350)
+    assert utilisation([snapshot]) == pytest.approx(290 / 350)
 
 
 def test_a_save_is_part_of_neither_compute_nor_running_time(script):
     timeline = script().step(0, fetch=5).compute(100).save(1, 30).step(1, fetch=50).compute(200).save(2, 40)
     snapshot = timeline.step(2, fetch=10).compute(90).end().read()
-    assert attribute.utilisation([snapshot]) == pytest.approx(290 / 350)
+    assert utilisation([snapshot]) == pytest.approx(290 / 350)
 
 
 def test_each_generation_leaves_out_its_own_first_step(script):
     one = script(generation=1).step(0, fetch=500).compute(7).step(1, fetch=25).compute(75).end().read()
     two = script(generation=2).step(1, fetch=900).compute(7).step(2, fetch=75).compute(125).end().read()
-    assert attribute.utilisation([one, two]) == pytest.approx((75 + 125) / (75 + 25 + 125 + 75))
+    assert utilisation([one, two]) == pytest.approx((75 + 125) / (75 + 25 + 125 + 75))
 
 
 def test_utilisation_of_a_run_is_the_mean_of_its_ranks(script):
@@ -65,7 +65,7 @@ def test_utilisation_equals_what_dlio_computes_for_the_same_timeline(script, ste
     timeline = script()
     for number, (wait, compute) in enumerate(steps):
         timeline.step(number, fetch=wait).compute(compute)
-    assert attribute.utilisation([timeline.end().read()]) == pytest.approx(dlio(steps))
+    assert utilisation([timeline.end().read()]) == pytest.approx(dlio(steps))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_the_account_of_a_whole_ledger_leaves_out_first_steps_and_saves(script):
     timeline = script().step(0, fetch=500).compute(7).save(1, 30).step(1, decode=60).compute(200)
     snapshot = timeline.step(2, map=30, handoff=10).compute(100).end().read()
     found = attribute.account([], [snapshot])
-    assert found.utilisation == pytest.approx(attribute.utilisation([snapshot]))
+    assert found.utilisation == pytest.approx(utilisation([snapshot]))
     assert found.utilisation == pytest.approx(300 / 400)
     assert Cause.CHECKPOINT not in found.waits_ns
 
