@@ -90,3 +90,16 @@ def _wait_for_bucket(server: ObjectServer, process: subprocess.Popen[bytes], log
             continue
         assert status == 200, body
         return
+
+
+@pytest.fixture
+def until():
+    """Wait until a condition holds, at most 10 s."""
+
+    def until(condition):
+        deadline = time.monotonic() + 10
+        while not condition():
+            assert time.monotonic() < deadline, "it never came to hold"
+            time.sleep(0.002)
+
+    return until

@@ -156,16 +156,3 @@ class WatchedStore(WrappedStore):
 def watched():
     """Put a WatchedStore around a store."""
     return WatchedStore
-
-
-@pytest.fixture
-def until():
-    """Wait until a condition holds, at most 10 s."""
-
-    def until(condition):
-        deadline = time.monotonic() + 10
-        while not condition():
-            assert time.monotonic() < deadline, "it never came to hold"
-            time.sleep(0.002)
-
-    return until

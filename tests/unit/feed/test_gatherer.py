@@ -289,9 +289,13 @@ def test_a_jump_while_blocks_are_read_is_served():
 
 def test_closing_while_blocks_are_read_ends_everything():
     store = SlowStore(STORES["many sizes"], read_s=0.02)
+    before = set(threading.enumerate())
     loader = make_loader(store)
     next(iter(loader))
+    assert {thread.name.rpartition("-")[0] for thread in set(threading.enumerate()) - before} >= {"stoker-fetch"}
     loader.close()
+    assert set(threading.enumerate()) <= before
+    assert not loader._feeder._works
 
 
 def test_no_frame_stays_held_when_no_batch_is_under_way(until):

@@ -2,7 +2,6 @@
 
 import ctypes
 import io
-import time
 from contextlib import contextmanager
 
 import numpy as np
@@ -68,19 +67,6 @@ def run(tmp_path):
     """A run without a name."""
     with stoker.open(nvme=tmp_path / "nvme") as run:
         yield run
-
-
-@pytest.fixture
-def until():
-    """Wait until a condition holds, at most 10 s."""
-
-    def until(condition):
-        deadline = time.monotonic() + 10
-        while not condition():
-            assert time.monotonic() < deadline, "it never came to hold"
-            time.sleep(0.002)
-
-    return until
 
 
 class FakeStream:
