@@ -71,7 +71,7 @@ FULL = Plan(
     null_s=0.25,
     knee_s=10.0,
     search_ratio=0.4,
-    grid={102400: (28, 60), 2048: (36, 70)},
+    grid={102400: (28, 66), 2048: (36, 72)},
 )
 QUICK = Plan(
     sets=(DataSet("100KB", 102400, 1280, 8 << 20), DataSet("2KB", 2048, 12800, 2 << 20)),

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.errors import InternalError, UnknownField
+from stoker.errors import ConfigError, InternalError, UnknownField
 from stoker.io.buffers import view
 from stoker.ledger import StageTimes
 
@@ -58,6 +58,17 @@ class Field:
     shape: tuple[int, ...] | None = None
     row_offsets: NDArray[np.int64] | None = None
     row_shapes: NDArray[np.int64] | None = None
+
+
+class Jagged(NamedTuple):
+    """The bytes of one field of n samples, end to end: sample i is `values[offsets[i] : offsets[i + 1]]`.
+
+    The layout that PyTorch calls jagged. `values` uint8[offsets[n]] is writable and lies where the batch lies;
+    `offsets` int64[n + 1] begins with 0.
+    """
+
+    values: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
 
 
 class BadSample(NamedTuple):
@@ -151,6 +162,25 @@ class Batch(Mapping[str, Any]):
                 value = [_empty(one) if row in self._masked else one for row, one in enumerate(value)]
             values[name] = value
         return values[name]
+
+    def jagged(self, name: str) -> Jagged:
+        """A raw field as one array, for a consumer that takes a batch whole: one copy to a device, no object a sample.
+
+        The same memory as that of the n views that `batch[name]` gives, and lent as they are. Raises UnknownField;
+        ConfigError for a field that is decoded, which is one array already or has no bytes here.
+        """
+        field = self._fields.get(name)
+        if field is None:
+            raise unknown_field(name, self._fields, f"batch of step {self.step}")
+        offsets = field.row_offsets
+        if field.dtype != BYTES or offsets is None or field.row_shapes is not None or type(field.place) is not InSlot:
+            raise ConfigError(
+                f"field {name!r} is no raw bytes: it has no jagged form",
+                f"batch of step {self.step}",
+                f"batch[{name!r}] has its decoded values; leave it out of decode(...) to have its bytes",
+            )
+        start = field.place.offset
+        return Jagged(self._memory[start : start + int(offsets[-1])], offsets)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._fields)

@@ -46,11 +46,14 @@ def documents():
 
 def test_each_target_is_held_to_what_was_measured(benchmark_module):
     targets = benchmark_module("targets")
-    found = {each["what"]: (each["value"], each["met"]) for each in targets.rows(documents())}
+    rows = targets.rows(documents())
+    found = {each["what"]: (each["value"], each["met"]) for each in rows}
     assert found["knee, 100 KB, local"] == (8.0, True)
     assert found["CPU of the trainer a sample, 100KB local"] == (0.25, False)
     assert found["CPU of the trainer a batch, 100KB local"] == (100, True)
     assert found["CPU of the tree a sample, 100KB local"] == (1.25, False)
+    floors = [(each["value"], each["met"]) for each in rows if each["what"] == "the same beside the floor"]
+    assert floors[:2] == [(0.1, None), (0.5, None)]
     assert found["token windows"] == (0.8, True)
     assert found["first batch, whole process"] == (2.5, True)
     assert found["resume at 50%"] == (2.0, False)

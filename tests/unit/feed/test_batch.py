@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stoker.errors import UnknownField
+from stoker.errors import ConfigError, UnknownField
 from stoker.feed.batch import BYTES, OBJECTS, Batch, Field, InReply, InSlot, WireBatch
 from stoker.io.memory import Arena
 from stoker.ledger import StageTimes
@@ -53,6 +53,35 @@ def test_raw_samples_are_writable_views_of_the_memory(batch, memory):
     batch["raw"][2][1] = 200
     assert memory[68] == 200
     assert batch["raw"] is batch["raw"]
+
+
+def test_raw_samples_are_one_array_and_offsets_too(batch, memory):
+    values, offsets = batch.jagged("raw")
+    assert (values.dtype, values.tolist()) == (np.uint8, [64, 65, 66, 67, 68])
+    assert (offsets.dtype, offsets.tolist()) == (np.int64, [0, 3, 3, 5])
+    assert np.shares_memory(values, memory)
+    values[4] = 200
+    assert bytes(batch["raw"][2]) == bytes([67, 200])
+
+
+def test_the_one_array_keeps_the_slot_too(wire):
+    arena = Arena(256)
+    values = Batch(replace(wire, memory=arena.lend(arena.take(256)))).jagged("raw").values
+    assert arena.reclaim() == 0
+    del values
+    assert arena.reclaim() == 1
+    arena.close()
+
+
+@pytest.mark.parametrize("name", ["x", "words"])
+def test_what_is_no_raw_bytes_has_no_jagged_form(batch, name):
+    with pytest.raises(ConfigError, match=f"field '{name}' is no raw bytes"):
+        batch.jagged(name)
+
+
+def test_what_is_not_there_has_no_jagged_form_either(batch):
+    with pytest.raises(UnknownField, match="there is no field 'rwa'"):
+        batch.jagged("rwa")
 
 
 def test_arrays_are_writable_views_of_the_memory(batch, memory):
