@@ -82,13 +82,13 @@ DATA = bytes(range(256)) * 40
 
 def bare(server, **changes):
     """A store that makes each request once."""
-    options = replace(ObjectOptions.from_environ(server.environ), **changes)
+    options = replace(ObjectOptions.from_environ(server.environ), **{"attempts": 1, **changes})
     return ObjectStore(URL, options, environ=server.environ)
 
 
 def retrying(server, policy=POLICY, **changes):
     """A store as `open_store` makes it, but that hardly waits before it tries again."""
-    return RetryStore(bare(server, **changes), policy, settles=True)
+    return RetryStore(bare(server, **{"attempts": policy.attempts, **changes}), policy, settles=True)
 
 
 @pytest.fixture
@@ -359,7 +359,7 @@ def test_a_byte_that_flips_on_its_way_out_is_refused_and_sent_again(server, play
 def test_an_object_in_parts_survives_a_failure_of_each_of_its_requests(server, play, operation, fault):
     data = bytes(range(256)) * (9 * MIB // 256)
     play(Rule(fault, First(1), operation=operation))
-    with bare(server, part_bytes=8 * MIB).writer(Key("parts")) as writer:
+    with retrying(server, part_bytes=8 * MIB).writer(Key("parts")) as writer:
         writer.write(data)
         info = writer.commit()
     assert server.get("some/prefix/parts") == data
@@ -385,7 +385,7 @@ def test_parts_are_as_large_as_the_size_that_a_writer_is_told_needs(server, monk
 def test_a_page_instead_of_an_answer_is_not_taken_for_one_by_a_writer(server, play, operation):
     data = bytes(range(256)) * ((1 if operation == "PutObject" else 9) * MIB // 256)
     play(Rule(ErrorBody(), First(1), operation=operation))
-    with bare(server, part_bytes=8 * MIB).writer(Key("parts")) as writer:
+    with retrying(server, part_bytes=8 * MIB).writer(Key("parts")) as writer:
         writer.write(data)
         assert writer.commit() == bare(server).stat(Key("parts"))
     assert server.get("some/prefix/parts") == data
@@ -393,16 +393,19 @@ def test_a_page_instead_of_an_answer_is_not_taken_for_one_by_a_writer(server, pl
 
 def test_an_upload_whose_id_was_lost_is_begun_anew_but_not_for_ever(server, play):
     play(Rule(Cut(), operation="CreateMultipartUpload"))
-    with bare(server, part_bytes=8 * MIB).writer(Key("parts")) as writer, pytest.raises(Unavailable):
+    with retrying(server, part_bytes=8 * MIB).writer(Key("parts")) as writer, pytest.raises(Unavailable):
         writer.write(bytes(9 * MIB))
     assert [record.operation for record in server.requests()] == ["CreateMultipartUpload"] * 3
     for fault in (Answer(500, "InternalError"), Reset()):  # an outage is not made worse
         play(Rule(fault, operation="CreateMultipartUpload"))
-        with bare(server, part_bytes=8 * MIB, attempts=2).writer(Key("parts")) as writer, pytest.raises(Unavailable):
+        with (
+            retrying(server, part_bytes=8 * MIB, attempts=2).writer(Key("parts")) as writer,
+            pytest.raises(Unavailable),
+        ):
             writer.write(bytes(9 * MIB))
         assert len(server.requests()) == 2
     play(Rule(Cut(), operation="CompleteMultipartUpload"), Rule(Answer(404, "NoSuchKey"), operation="HeadObject"))
-    with bare(server, part_bytes=8 * MIB).writer(Key("parts")) as writer:
+    with retrying(server, part_bytes=8 * MIB).writer(Key("parts")) as writer:
         writer.write(bytes(9 * MIB))
         with pytest.raises(Unavailable):
             writer.commit()
@@ -411,16 +414,16 @@ def test_an_upload_whose_id_was_lost_is_begun_anew_but_not_for_ever(server, play
 @pytest.mark.parametrize("fault", LOST, ids=str)
 def test_an_upload_that_nobody_answered_again_is_known_by_its_token(server, play, fault):
     play(Rule(fault, operation="CompleteMultipartUpload"))
-    with bare(server, part_bytes=8 * MIB, attempts=1).writer(Key("parts")) as writer:
+    with retrying(server, part_bytes=8 * MIB, attempts=1).writer(Key("parts")) as writer:
         writer.write(bytes(9 * MIB))
         assert writer.commit() == bare(server).stat(Key("parts"))
 
 
 def test_an_object_of_another_writer_is_not_taken_for_the_one_whose_answer_was_lost(server, play):
     data = bytes(9 * MIB)
-    with bare(server, part_bytes=8 * MIB).writer(Key("parts")) as writer:
+    with retrying(server, part_bytes=8 * MIB).writer(Key("parts")) as writer:
         writer.write(data)
-        with bare(server, part_bytes=8 * MIB).writer(Key("parts")) as other:
+        with retrying(server, part_bytes=8 * MIB).writer(Key("parts")) as other:
             other.write(data)
             theirs = other.commit()
         play(Rule(Answer(404, "NoSuchUpload"), operation="CompleteMultipartUpload"))

@@ -1,6 +1,8 @@
-"""The requests a store makes of its bucket, each made once, its failure translated.
+"""The requests a store makes of its bucket, each failure translated.
 
-Names here are whole: they hold the store's prefix.
+Each is made once, but where an operation takes several: then those behind the first are made again by themselves, so
+that an operation of three requests fails as seldom as one of a single one. Names here are whole: they hold the store's
+prefix.
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from stoker.errors import NotFound, PreconditionFailed, Truncated, Unavailable, UnsupportedError
-from stoker.io.buffers import ReadBuffer
+from stoker.io.buffers import ReadBuffer, view
 from stoker.store.object_client import ObjectClient, translating
 from stoker.store.object_errors import answers_whole
+from stoker.store.retries import Retries
 from stoker.units import MIB
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES: Final = 4 * MIB  # 64 MiB from loopback: 22 ms of CPU in pieces of 1 to 4 MiB, 67 ms in one
 LIST_CHUNK: Final = 1000
+PROMPT_BYTES: Final = 4 * MIB  # what takes longer to send than a server may be silent, at less than 140 KB/s
 TOKEN: Final = "stoker-token"  # noqa: S105  the name of the metadata that says who wrote an object first
 
 
@@ -34,11 +38,15 @@ class Stored:
 
 
 class Bucket:
-    """Requests to one bucket. `where`: its URL with the prefix, for messages. Thread-safe."""
+    """Requests to one bucket. `where`: its URL with the prefix, for messages. Thread-safe.
 
-    def __init__(self, client: ObjectClient, where: str) -> None:
+    `retries`: by what is made again what nobody else can make again.
+    """
+
+    def __init__(self, client: ObjectClient, where: str, retries: Retries) -> None:
         self.client = client
         self.where = where
+        self.retries = retries
         self._answers_ranges = False  # whether a range has ever been answered with one
 
     def head(self, name: str, key: str) -> Stored:
@@ -47,20 +55,16 @@ class Bucket:
             result = self.client.requests().get(name, options={"head": True})
         return self._checked(result, f"cannot see {key!r}")
 
-    def head_written(self, name: str, key: str) -> Stored:
-        """The same of an object just written in parts; made again by the client, since the writer cannot be.
-
-        A request that fails here would otherwise make an error of an object that is there.
-        """
-        with translating(f"cannot see {key!r}, which was written", self.where):
-            result = self.client.uploads().get(name, options={"head": True})
-        return self._checked(result, f"cannot see {key!r}")
+    def look(self, name: str, key: str) -> Stored:
+        """The same, made again until it has an answer: for an operation of which this is not the first request."""
+        return self.retries.run(lambda: self.head(name, key))
 
     def put(self, name: str, key: str, data: ReadBuffer, *, token: str | None = None) -> str | None:
         """Store `data` in one request; the ETag, or None if the server does not tell."""
         attributes = {TOKEN: token} if token else None
         with translating(f"cannot write {key!r}", self.where):
-            result = self.client.requests().put(name, data, attributes=attributes, use_multipart=False)
+            client = self.client.puts() if view(data).nbytes > PROMPT_BYTES else self.client.requests()
+            result = client.put(name, data, attributes=attributes, use_multipart=False)
         return _bare(result["e_tag"]) or None
 
     def put_first(self, name: str, key: str, data: ReadBuffer, token: str) -> str | None:
@@ -100,14 +104,14 @@ class Bucket:
         try:
             result = self._get(name, key, {"range": {"offset": 0}})
         except Truncated as error:
-            if self.head(name, key).size_bytes:
+            if self.look(name, key).size_bytes:
                 raise Unavailable(f"cannot read {key!r}: it was empty, and is not any more", self.where) from error
             return
         except UnsupportedError as error:
             if not answers_whole(error):
                 raise
             result = self._get(name, key, {})
-            found, told = self.head(name, key), _stored(result)
+            found, told = self.look(name, key), _stored(result)
             if (found.size_bytes, found.etag) != (told.size_bytes, told.etag):
                 raise Unavailable(f"cannot read {key!r}: {told} came, {found} is there", self.where) from error
         else:
@@ -143,9 +147,9 @@ class Bucket:
 
         Raises what the first says if it is no object, and the second if it is neither a range nor an object.
         """
-        self.head(name, key)
+        self.look(name, key)
         try:
-            self._get(name, key, {"range": (0, 1)})
+            self.retries.run(lambda: self._get(name, key, {"range": (0, 1)}))
         except UnsupportedError as error:
             if answers_whole(error):
                 return False

@@ -13,6 +13,7 @@ from stoker.errors import AccessDenied, AlreadyExists, NotFound, Throttled, Time
 from stoker.io.host import process_id
 from stoker.store.conditional import FOREIGN_PROBE_S, PROBE_DIR, ConditionalPut
 from stoker.store.object_bucket import Stored
+from stoker.store.retries import Retries, RetryPolicy
 
 
 class FakeBucket:
@@ -29,6 +30,11 @@ class FakeBucket:
         self.fail_after = None  # an error that hides that a write was done
         self.fail_before = None
         self.lock = threading.Lock()
+        self.waits = []
+        self.retries = Retries(RetryPolicy(attempts=4), sleep=self.waits.append)
+
+    def look(self, name, key):
+        return self.retries.run(lambda: self.head(name, key))
 
     def head(self, name, key):
         self.requests.append("head")
