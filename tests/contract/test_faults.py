@@ -40,7 +40,7 @@ from stoker.feed.open import OrderWish, open_loader
 from stoker.io.checksum import CHUNK_BYTES
 from stoker.ledger import Ledger, LedgerIdentity
 from stoker.store import object as object_module
-from stoker.store import object_options, object_writer
+from stoker.store import object_bucket, object_options, object_writer
 from stoker.store.base import Store
 from stoker.store.local import LocalStore
 from stoker.store.object import ObjectStore
@@ -281,6 +281,22 @@ def test_a_listing_whose_page_is_cut_anywhere_is_never_a_short_list():
             assert listing_of(retrying(server)) == right
 
 
+def test_a_listing_goes_on_where_a_page_failed(monkeypatch):
+    monkeypatch.setattr(object_bucket, "LIST_CHUNK", 3)
+    with FaultServer(page_keys=3) as server:
+        for number in range(60):
+            server.put(f"some/prefix/key{number:02d}", b"1")
+        right = listing_of(bare(server))
+        assert (len(right), len(server.requests())) == (60, 20)
+        for fault in (Answer(), Cut(100), WrongLength(-50), Reset()):
+            server.play(Script((Rule(fault, Every(2)),)))
+            server.forget_requests()
+            store = retrying(server)
+            assert listing_of(store) == right
+            assert_bounded(server.requests(), 20, 2)
+            assert store.stats().retries == len(server.requests()) - 20
+
+
 def test_what_fails_for_ever_ends_after_the_attempts_that_were_allowed(server, play):
     play(Rule(Answer()))
     store = retrying(server)
@@ -312,6 +328,25 @@ def test_a_read_in_several_requests_never_mixes_two_versions(server, play, monke
     buffer = bytearray(len(DATA))
     store.read_into(Key("key"), 0, buffer)
     assert buffer == server.get("some/prefix/key")
+
+
+def test_of_a_read_in_several_requests_the_one_that_failed_is_made_again_alone(server, play, monkeypatch):
+    monkeypatch.setattr(object_module, "REQUEST_MAX_BYTES", 1024)
+    server.put("some/prefix/key", DATA)
+    for fault in (Answer(500, "InternalError"), Reset(after_bytes=500), Cut(100), ShortRange()):
+        play(Rule(fault, Every(2)))
+        buffer = bytearray(len(DATA))
+        retrying(server).read_into(Key("key"), 0, buffer)
+        assert buffer == DATA
+        assert_bounded(server.requests(), len(DATA) // 1024, 2)
+
+
+@pytest.mark.parametrize("failing", range(1, POLICY.attempts))
+def test_whether_an_object_is_empty_is_asked_again_by_itself(server, play, failing):
+    server.put("some/prefix/key", b"")
+    play(Rule(Answer(), First(failing), method="HEAD"))
+    assert retrying(server).read(Key("key")) == b""
+    assert [record.operation for record in server.requests()] == ["GetObject", *["HeadObject"] * (failing + 1)]
 
 
 LOST = [Answer(500, "InternalError", done=True), Answer(503, done=True), Reset(done=True), Cut()]
@@ -395,7 +430,7 @@ def test_an_upload_whose_id_was_lost_is_begun_anew_but_not_for_ever(server, play
     play(Rule(Cut(), operation="CreateMultipartUpload"))
     with retrying(server, part_bytes=8 * MIB).writer(Key("parts")) as writer, pytest.raises(Unavailable):
         writer.write(bytes(9 * MIB))
-    assert [record.operation for record in server.requests()] == ["CreateMultipartUpload"] * 3
+    assert [record.operation for record in server.requests()] == ["CreateMultipartUpload"] * POLICY.attempts
     for fault in (Answer(500, "InternalError"), Reset()):  # an outage is not made worse
         play(Rule(fault, operation="CreateMultipartUpload"))
         with (

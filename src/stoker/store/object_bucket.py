@@ -7,12 +7,14 @@ prefix.
 
 from __future__ import annotations
 
+import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from stoker.errors import NotFound, PreconditionFailed, Truncated, Unavailable, UnsupportedError
+from stoker.errors import NotFound, PreconditionFailed, StokerError, Truncated, Unavailable, UnsupportedError
 from stoker.io.buffers import ReadBuffer, view
 from stoker.store.object_client import ObjectClient, translating
 from stoker.store.object_errors import answers_whole
@@ -26,6 +28,9 @@ CHUNK_BYTES: Final = 4 * MIB  # 64 MiB from loopback: 22 ms of CPU in pieces of 
 LIST_CHUNK: Final = 1000
 PROMPT_BYTES: Final = 4 * MIB  # what takes longer to send than a server may be silent, at less than 140 KB/s
 TOKEN: Final = "stoker-token"  # noqa: S105  the name of the metadata that says who wrote an object first
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9/._=+-]+")  # names that the client gives to the server as they are
+_DISORDER: Final = "\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +89,43 @@ class Bucket:
             return
 
     def list(self, directory: str) -> Iterator[ObjectMeta]:
-        """All objects below `directory` (empty: all of the bucket), a page of up to 1,000 at a time."""
+        """All objects below `directory` (empty: all of the bucket), a page of up to 1,000 at a time.
+
+        Where names came in order, as S3 promises them, a page that fails is asked for again; else all is to begin anew.
+        """
+        reached, after = "", ""  # the last name that came, as long as all came in order; where to go on
+        series = self.retries.begin()
+        pages = self._pages(directory, after)
+        while True:
+            try:
+                page = next(pages, None)
+            except StokerError as error:
+                if not _PLAIN.fullmatch(reached):
+                    raise
+                series.failed(error)
+                after = reached
+                pages = self._pages(directory, after)
+                continue
+            if page is None:
+                return
+            series.moved()
+            self.retries.budget.give()
+            if any(meta["path"] < after for meta in page):
+                raise Unavailable(f"cannot list {directory!r}: it does not go on behind {after!r}", self.where)
+            page = [meta for meta in page if meta["path"] != after]
+            reached = _last_in_order(reached, [meta["path"] for meta in page])
+            yield from page
+
+    def _pages(self, directory: str, after: str) -> Iterator[Sequence[ObjectMeta]]:
         doing = f"cannot list {directory!r}"
         with translating(doing, self.where):
-            pages = iter(self.client.requests().list(directory or None, chunk_size=LIST_CHUNK))
+            pages = iter(self.client.requests().list(directory or None, offset=after or None, chunk_size=LIST_CHUNK))
         while True:
             with translating(doing, self.where):
                 page = next(pages, None)
             if page is None:
                 return
-            yield from page
+            yield page
 
     def whole(self, name: str, key: str) -> Iterator[bytes]:
         """The bytes of an object, in pieces; all of them, or Unavailable.
@@ -203,6 +235,13 @@ class Pin:
             raise PreconditionFailed(
                 f"object {key!r} changed while it was read: version {stored.etag!r}, was {self.etag!r}", where
             )
+
+
+def _last_in_order(last: str, names: Sequence[str]) -> str:
+    """The last of `names`, if they come in order behind `last`; else, and ever after, `_DISORDER`."""
+    if last == _DISORDER or any(later <= earlier for earlier, later in pairwise([last, *names])):
+        return _DISORDER
+    return names[-1] if names else last
 
 
 def new_token() -> str:
