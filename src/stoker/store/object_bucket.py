@@ -175,15 +175,25 @@ class Bucket:
         yield from self._body(result, key, stop - start)
 
     def _try_range(self, name: str, key: str) -> bool:
-        """Whether the server knows ranges, or it was a page that came instead of one: by two more requests.
+        """Whether the server knows ranges, or it was a page that came instead of one: by two more requests, or so many
+        as are made at most, all of which it must answer without a range.
 
-        Raises what the first says if it is no object, and the second if it is neither a range nor an object.
+        Raises what the first says if it is no object, and the others if they are neither a range nor an object.
         """
         self.look(name, key)
+
+        def try_it() -> None:
+            try:
+                self._get(name, key, {"range": (0, 1)})
+            except UnsupportedError as error:
+                if answers_whole(error):
+                    raise Unavailable(error.what, error.where) from error
+                raise
+
         try:
-            self.retries.run(lambda: self._get(name, key, {"range": (0, 1)}))
-        except UnsupportedError as error:
-            if answers_whole(error):
+            self.retries.run(try_it)
+        except Unavailable as error:
+            if isinstance(error.__cause__, UnsupportedError):
                 return False
             raise
         self._answers_ranges = True
