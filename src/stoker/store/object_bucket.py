@@ -91,30 +91,54 @@ class Bucket:
     def list(self, directory: str) -> Iterator[ObjectMeta]:
         """All objects below `directory` (empty: all of the bucket), a page of up to 1,000 at a time.
 
-        Where names came in order, as S3 promises them, a page that fails is asked for again; else all is to begin anew.
+        An answer that is no listing (an error sent as a 200) looks to the client like one that ends. So the end is
+        asked for once more, from just before the last name: that must come again, and nothing behind it. What is empty
+        is asked for twice. In the same way a listing goes on where a page failed. Both where names come in order, as S3
+        promises them; else a page that fails is to begin all anew.
         """
-        reached, after = "", ""  # the last name that came, as long as all came in order; where to go on
+        last, quiet = "", 0
         series = self.retries.begin()
-        pages = self._pages(directory, after)
-        while True:
+        while quiet < (1 if last else 2):
+            quiet += 1
             try:
-                page = next(pages, None)
+                for page in self._pages_behind(directory, last):
+                    series.moved()
+                    self.retries.budget.give()
+                    last, quiet = _last_in_order(last, [meta["path"] for meta in page]), 0
+                    yield from page
             except StokerError as error:
-                if not _PLAIN.fullmatch(reached):
+                if not _PLAIN.fullmatch(last):
                     raise
                 series.failed(error)
-                after = reached
-                pages = self._pages(directory, after)
-                continue
-            if page is None:
+                quiet = 0
+            if last and not _PLAIN.fullmatch(last):
                 return
-            series.moved()
-            self.retries.budget.give()
-            if any(meta["path"] < after for meta in page):
-                raise Unavailable(f"cannot list {directory!r}: it does not go on behind {after!r}", self.where)
-            page = [meta for meta in page if meta["path"] != after]
-            reached = _last_in_order(reached, [meta["path"] for meta in page])
-            yield from page
+
+    def _pages_behind(self, directory: str, last: str) -> Iterator[Sequence[ObjectMeta]]:
+        """What comes behind `last`, if that is not empty, in an answer that shows `last`, unless it was removed."""
+        shown = not last
+        for page in self._pages(directory, _before(last)):
+            behind = []
+            for meta in page:
+                if meta["path"] > last:
+                    shown = shown or self._is_gone(last, directory)
+                    behind.append(meta)
+                elif meta["path"] == last:
+                    shown = True
+                elif shown:
+                    raise Unavailable(f"cannot list {directory!r}: names came in order, and then not", self.where)
+            if behind:
+                yield behind
+        if not shown:
+            self._is_gone(last, directory)
+
+    def _is_gone(self, name: str, directory: str) -> bool:
+        """True, if there is no object `name` any more, which a listing did not show. Raises Unavailable if there is."""
+        try:
+            self.head(name, name)
+        except NotFound:
+            return True
+        raise Unavailable(f"cannot list {directory!r}: what came does not show {name!r}, which is there", self.where)
 
     def _pages(self, directory: str, after: str) -> Iterator[Sequence[ObjectMeta]]:
         doing = f"cannot list {directory!r}"
@@ -252,6 +276,11 @@ def _last_in_order(last: str, names: Sequence[str]) -> str:
     if last == _DISORDER or any(later <= earlier for earlier, later in pairwise([last, *names])):
         return _DISORDER
     return names[-1] if names else last
+
+
+def _before(name: str) -> str:
+    """A name just before `name`, which is plain: fewer are between them than a page holds. Empty for the empty one."""
+    return f"{name[:-1]}{chr(ord(name[-1]) - 1)}zz" if name else ""
 
 
 def new_token() -> str:
