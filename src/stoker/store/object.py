@@ -132,7 +132,9 @@ class ObjectStore:
             return self._write_parts(Key(key), data, size)
         else:
             etag = self._bucket.put(name, key, view(data))
-        return self.stat(key) if etag is None else ObjectInfo(Key(key), size, etag)
+        if etag is None:  # it is settled who wrote it: to fail now would be to forget that
+            etag = self._bucket.look(name, key).etag
+        return ObjectInfo(Key(key), size, etag)
 
     def keeps_if_absent(self) -> bool:
         """Whether the server itself lets one writer win: tried once, by five requests. Raises what a write does."""
