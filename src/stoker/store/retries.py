@@ -94,6 +94,10 @@ class RetryStats:
         return self.attempts - self.operations
 
 
+def _always(_error: StokerError) -> bool:
+    return True
+
+
 class Retries:
     """Makes operations again by one policy, within one budget, and counts. Thread-safe.
 
@@ -129,8 +133,8 @@ class Retries:
             self.budget.left,
         )
 
-    def run(self, operation: Callable[[], T], safe: Callable[[StokerError], bool] | None = None) -> T:
-        """What `operation` returns, made again after what is retryable and, if `safe` is given, safe to repeat.
+    def run(self, operation: Callable[[], T], safe: Callable[[StokerError], bool] = _always) -> T:
+        """What `operation` returns, made again after what is retryable and `safe` to repeat.
 
         The last error says which attempt it was, and why there is no other.
         """
@@ -186,7 +190,7 @@ class Series:
         """The last attempt got further than those before: what it failed at has failed once."""
         self._began, self._attempt = self._clock(), 1
 
-    def failed(self, error: StokerError, safe: Callable[[StokerError], bool] | None = None) -> None:
+    def failed(self, error: StokerError, safe: Callable[[StokerError], bool] = _always) -> None:
         """Wait for the next attempt after one that raised `error`; raise it if there is none, saying why."""
         if error.is_given_up:
             raise error
@@ -194,7 +198,7 @@ class Series:
             self._retries.count("throttled")
         if not error.retryable:
             self._give_up(error, "")
-        if safe is not None and not safe(error):
+        if not safe(error):
             self._give_up(error, ", not safe to repeat")
         reason = self._retries.why_not(self._attempt, self._began)
         if reason is not None:

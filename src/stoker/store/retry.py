@@ -82,8 +82,11 @@ class RetryStore:
 
     def write(self, key: Key, data: ReadBuffer, *, if_absent: bool = False) -> ObjectInfo:
         """Store `data` under `key`. Raises AlreadyExists if `if_absent`."""
-        safe = _throttled if if_absent and not self._settles else None
-        return self._retries.run(lambda: self.inner.write(key, data, if_absent=if_absent), safe)
+
+        def write() -> ObjectInfo:
+            return self.inner.write(key, data, if_absent=if_absent)
+
+        return self._retries.run(write, _throttled) if if_absent and not self._settles else self._retries.run(write)
 
     def writer(self, key: Key, *, size_bytes: int = 0) -> ObjectWriter:
         """The inner store's writer: what can be made again of it, that store does itself."""
