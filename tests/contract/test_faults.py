@@ -77,6 +77,9 @@ from stoker.values import ByteRange, Key, Layout
 
 URL = "s3://bucket/some/prefix"
 POLICY = RetryPolicy(attempts=8, base_s=0.001, cap_s=0.01, budget=1e9)
+# Where requests of several threads meet faults in turn, chance decides which of them fails again: of two thousand
+# operations of which half fail each time, one run in 10**8 sees one that fails at each of these attempts.
+OFTEN = replace(POLICY, attempts=40)
 DATA = bytes(range(256)) * 40
 
 
@@ -126,11 +129,6 @@ class TestServer(ObjectSuite):
             monkeypatch.setenv(name, value)
         with closing(bare(server)) as store:
             yield store
-
-
-# Some thousands of operations, which meet their faults in an order that threads choose: less than 1 run in 10**7 may
-# see one that fails at each of its attempts.
-OFTEN = replace(POLICY, attempts=14)
 
 
 @pytest.mark.parametrize(
@@ -556,7 +554,7 @@ def deliver(loader, give_up_after=100):
 
 @pytest.mark.parametrize("fault", [*HEALED, *HEALED_RANGES], ids=str)
 def test_the_loader_delivers_every_sample_right_while_a_third_of_its_reads_fail(server, play, samples, load, fault):
-    store = retrying(server)
+    store = retrying(server, OFTEN)
     loader = load(store)
     play(Rule(fault, Every(3), operation="GetObject", key="*.tar"))
     got, errors = deliver(loader)
@@ -569,7 +567,7 @@ def test_the_loader_delivers_every_sample_right_while_a_third_of_its_reads_fail(
 
 @pytest.mark.parametrize("fault", [*HEALED, *HEALED_RANGES], ids=str)
 def test_blocks_are_gathered_right_while_a_third_of_their_reads_fail(server, play, samples, load, fault):
-    store = retrying(server)
+    store = retrying(server, OFTEN)
     loader = load(store, gather_bytes=1 << 20)
     play(Rule(fault, Every(3), operation="GetObject", key="*.tar"))
     got, errors = deliver(loader)
@@ -627,7 +625,7 @@ def test_a_loader_that_may_not_read_says_so_at_once(server, play, samples, load)
 def test_what_is_packed_by_url_through_faults_is_trained_on_by_url_through_faults(
     server, play, tmp_path, monkeypatch, fault
 ):
-    for name, value in server.environ.items():
+    for name, value in (server.environ | {"AWS_MAX_ATTEMPTS": str(OFTEN.attempts)}).items():
         monkeypatch.setenv(name, value)
     rng = np.random.default_rng(2)
     samples = {f"s{number:02d}": rng.bytes(3000) for number in range(32)}
@@ -727,7 +725,7 @@ def test_a_restore_is_right_while_a_third_of_its_reads_fail(server, play, saved,
     needed = len(server.requests())
     play(Rule(fault, Every(3)))
     target = state(2)
-    restore(retrying(server), saved, target)
+    restore(retrying(server, OFTEN), saved, target)
     assert same(target, state(1))
     assert_bounded(server.requests(), needed, 3)
 
@@ -736,7 +734,7 @@ def test_a_restore_is_right_while_a_third_of_its_reads_fail(server, play, saved,
 def test_a_restore_is_right_while_half_of_its_ranges_are_wrong(server, play, saved, fault):
     play(Rule(fault, Every(2), key="*.safetensors"))
     target = state(2)
-    restore(retrying(server), saved, target)
+    restore(retrying(server, OFTEN), saved, target)
     assert same(target, state(1))
     records = server.requests(key="*.safetensors")
     assert_bounded(records, len(records) - len(records) // 2, 2)
