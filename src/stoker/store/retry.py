@@ -34,8 +34,9 @@ class RetryStore:
     """`inner`, whose operations are made again when an error says that this may help (`retryable`).
 
     Only what is safe to make twice: reads, listing, deleting, and writing whole objects. Writers are passed through:
-    their bytes are gone; a `SelfRetrying` store makes again what it can of them, by the same policy and budget. A write `if_absent` is made again after Throttled alone, since its first try may have been
-    stored, unless the inner store `settles` that itself. It never promotes. The last error says which attempt it was.
+    their bytes are gone; a `SelfRetrying` store makes again what it can of them, by the same policy and budget. A write
+    `if_absent` is made again after Throttled alone, since its first try may have been stored, unless the inner store
+    `settles` that itself. It never promotes. The last error says which attempt it was.
     """
 
     def __init__(
