@@ -1,4 +1,4 @@
-"""What tests of several rooms need: a server of objects on this machine."""
+"""What tests of several rooms need: a server of objects on this machine, and examples that may take their time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# How long an example takes says how busy the machine is, and no test is about that.
+hypothesis.settings.register_profile(
+    "patient", hypothesis.settings(), deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("patient")
 
 START_S = 30
 BUCKET = "stoker-tests"

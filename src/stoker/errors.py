@@ -44,13 +44,15 @@ class StokerError(Exception):
 
     Lower case, no trailing period, values in quotes. `exit_code` is what the command line returns;
     `retryable` says whether the same call may succeed later. `sample_row` is the row of a batch whose sample it is
-    about, and `is_bad_sample` whether that one alone is at fault, as long as that batch is being made.
+    about, and `is_bad_sample` whether that one alone is at fault, as long as that batch is being made. `is_given_up`
+    says that the call was repeated as often as that is allowed, to whoever would repeat it.
     """
 
     exit_code: ClassVar[int] = 1
     retryable: ClassVar[bool] = False
     sample_row: int | None = None
     is_bad_sample: bool = False
+    is_given_up: bool = False
 
     def __init__(self, what: str, where: str = "", hint: str = "") -> None:
         super().__init__(what)

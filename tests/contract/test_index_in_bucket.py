@@ -29,7 +29,7 @@ from stoker.units import KIB, MIB
 from stoker.values import Key
 
 URL = "s3://bucket/data"
-POLICY = RetryPolicy(attempts=8, base_s=0.001, cap_s=0.01, budget=1e9)
+POLICY = RetryPolicy(attempts=40, base_s=0.001, cap_s=0.01, budget=1e9)
 LARGE = 600 * KIB
 SAMPLES = {f"s{number:02d}": {"bin": bytes([number]) * LARGE, "cls": b"%d" % number} for number in range(8)}
 

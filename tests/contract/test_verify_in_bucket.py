@@ -103,7 +103,7 @@ def test_what_is_no_run_is_looked_at_as_a_data_set(server, saved, verify, capfd)
 @pytest.mark.parametrize("fault", [Answer(), Reset(), Cut(100), WrongLength(-1), ErrorBody()], ids=str)
 def test_steps_are_verified_through_faults(server, saved, fault):
     store = RetryStore(
-        ObjectStore(URL, environ=server.environ), RetryPolicy(attempts=8, base_s=0.001, cap_s=0.01, budget=1e9)
+        ObjectStore(URL, environ=server.environ), RetryPolicy(attempts=40, base_s=0.001, cap_s=0.01, budget=1e9)
     )
     server.play(Script((Rule(fault, Every(3), method="GET"),)))
     found = list(verify_run(store, deep=True))

@@ -65,7 +65,11 @@ def diagnose_stores(node: Node, targets: list[Target], *, probe: bool, limit_s: 
 def options_of(environ: Mapping[str, str]) -> ObjectOptions:
     """The usual settings, with short timeouts and no second attempts: here each failure is a fact."""
     return replace(
-        ObjectOptions.from_environ(environ), connect_timeout_s=_CONNECT_S, stall_timeout_s=4.0, request_timeout_s=8.0
+        ObjectOptions.from_environ(environ),
+        attempts=1,
+        connect_timeout_s=_CONNECT_S,
+        stall_timeout_s=4.0,
+        request_timeout_s=8.0,
     )
 
 

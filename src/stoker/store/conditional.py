@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final
 
 from stoker.errors import AlreadyExists, NotFound, StoreError, Throttled, TimedOut, Unavailable, UnsupportedError
@@ -63,7 +64,11 @@ class ConditionalPut:
             else:
                 etag = self._write_and_look(name, key, data, token)
         except AlreadyExists:
-            if token not in self._unsettled or not self._is_ours(name, key, data, token):
+            if token not in self._unsettled:
+                raise
+            if not self._proven:
+                self._sleep(self._settle_s)  # whoever looked before our bytes were there may still write
+            if not self._is_ours(name, key, data, token):
                 raise
             etag = None
         except (Throttled, TimedOut, Unavailable):
@@ -104,11 +109,7 @@ class ConditionalPut:
         tokens = (new_token(), new_token())
 
         def try_first(token: str) -> bool:
-            try:
-                self._bucket.put_first(name, key, token.encode(), token)
-            except AlreadyExists:
-                return False
-            return True
+            return self._bucket.retries.run(partial(self._try_first, name, key, token, set()))
 
         try:
             with ThreadPoolExecutor(2) as pool:
@@ -122,9 +123,20 @@ class ConditionalPut:
             with contextlib.suppress(StoreError):
                 self._bucket.delete(name, key)
 
+    def _try_first(self, name: str, key: str, token: str, tried: set[str]) -> bool:
+        """Whether `token` was the first there; `tried` holds it if an earlier try left that open."""
+        try:
+            self._bucket.put_first(name, key, token.encode(), token)
+        except AlreadyExists:
+            return token in tried and self._is_ours(name, key, token.encode(), token)
+        except (Throttled, TimedOut, Unavailable):
+            tried.add(token)
+            raise
+        return True
+
     def _write_and_look(self, name: str, key: str, data: ReadBuffer, token: str) -> str | None:
         try:
-            self._bucket.head(name, key)
+            self._bucket.look(name, key)
         except NotFound:
             pass
         else:
@@ -132,7 +144,7 @@ class ConditionalPut:
         etag = self._bucket.put(name, key, data, token=token)
         self._sleep(self._settle_s)
         try:
-            found = self._bucket.head(name, key)
+            found = self._bucket.look(name, key)
         except NotFound as error:
             raise Unavailable(f"cannot write {key!r}: it is gone again", self._bucket.where) from error
         if self._wrote(found, name, key, data, token):
@@ -142,7 +154,7 @@ class ConditionalPut:
     def _is_ours(self, name: str, key: str, data: ReadBuffer, token: str) -> bool:
         """Whether what lies there is what this writer stored, though it never heard so. Raises Unavailable."""
         try:
-            return self._wrote(self._bucket.head(name, key), name, key, data, token)
+            return self._wrote(self._bucket.look(name, key), name, key, data, token)
         except NotFound as error:
             raise Unavailable(f"cannot write {key!r}: it is gone again", self._bucket.where) from error
 
@@ -150,7 +162,9 @@ class ConditionalPut:
         """Whether the object `found` is this writer's: by its token, by its bytes where a server keeps no metadata."""
         if found.token is not None:
             return found.token == token
-        return found.size_bytes == view(data).nbytes and b"".join(self._bucket.whole(name, key)) == bytes(view(data))
+        if found.size_bytes != view(data).nbytes:
+            return False
+        return self._bucket.retries.run(lambda: b"".join(self._bucket.whole(name, key))) == bytes(view(data))
 
     def _token(self, name: str, data: ReadBuffer) -> str:
         """The same for the same call by the same thread, and for no other."""

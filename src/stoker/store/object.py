@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -16,6 +18,7 @@ from stoker.store.object_bucket import Bucket, Pin, version_of
 from stoker.store.object_client import ObjectClient
 from stoker.store.object_options import ObjectOptions, part_bytes_for
 from stoker.store.object_writer import ObjectUpload
+from stoker.store.retries import Retries, RetryPolicy
 from stoker.units import MIB, format_bytes
 from stoker.values import KEY_MAX_BYTES, ByteRange, Key, ObjectInfo
 
@@ -29,8 +32,10 @@ _LIMITS: Final = StoreLimits(if_absent_max_bytes=IF_ABSENT_MAX_BYTES, promotes=F
 class ObjectStore:
     """Objects in a bucket, at `url`, `s3://bucket/prefix`: key `a/b` is the object `prefix/a/b`.
 
-    The client is made at first use; a forked child of a process that has used one gets UnsupportedError. Each request
-    is made once: put `RetryStore` around it. `environ`: where credentials are looked up, `options` by default too.
+    The client is made at first use; a forked child of a process that has used one gets UnsupportedError. Operations
+    are made once: put `RetryStore` around it. What that cannot make again (requests of a writer, and those behind the
+    first of several) is made again here, `options.attempts` times in all, or as the `RetryStore` does it. `environ`:
+    where credentials are looked up, `options` by default too.
     """
 
     def __init__(
@@ -40,9 +45,19 @@ class ObjectStore:
         self.options = ObjectOptions.from_environ(environ) if options is None else options
         self._base = f"{prefix}/" if prefix else ""
         self._url = f"s3://{bucket}/{prefix}" if prefix else f"s3://{bucket}"
-        self._bucket = Bucket(ObjectClient(bucket, self.options, environ), self._url)
-        self._first = ConditionalPut(self._bucket, self._base)
+        client = ObjectClient(bucket, self.options, environ)
+        self._use(Bucket(client, self._url, Retries(RetryPolicy(attempts=self.options.attempts))))
         self._closed = False
+
+    def with_retries(self, retries: Retries) -> ObjectStore:
+        """The same store by the same client, that makes again by `retries` what only it can make again."""
+        other = copy.copy(self)
+        other._use(Bucket(self._bucket.client, self._url, retries))  # noqa: SLF001  a copy of itself
+        return other
+
+    def _use(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+        self._first = ConditionalPut(bucket, self._base)
 
     @property
     def url(self) -> str:
@@ -69,13 +84,19 @@ class ObjectStore:
         if not target:
             self._check_start(name, key, start)
             return
-        pin, at = Pin(), 0
-        while at < len(target):
-            begin = start + at
-            stop = begin + min(REQUEST_MAX_BYTES, len(target) - at)
-            for piece in self._bucket.part(name, key, begin, stop, pin):
-                target[at : at + len(piece)] = piece
-                at += len(piece)
+        pin = Pin()
+
+        def fill(at: int, part: memoryview) -> None:
+            for piece in self._bucket.part(name, key, start + at, start + at + len(part), pin):
+                part[: len(piece)] = piece
+                part = part[len(piece) :]
+
+        if len(target) <= REQUEST_MAX_BYTES:
+            fill(0, target)
+            return
+        for at in range(0, len(target), REQUEST_MAX_BYTES):
+            part = target[at : at + REQUEST_MAX_BYTES]
+            self._bucket.retries.run(partial(fill, at, part))
 
     def read(self, key: Key, range: ByteRange | None = None) -> bytes:  # noqa: A002  the field's word
         """The object, or a range of it, by one request. Raises NotFound, Truncated."""
@@ -111,7 +132,9 @@ class ObjectStore:
             return self._write_parts(Key(key), data, size)
         else:
             etag = self._bucket.put(name, key, view(data))
-        return self.stat(key) if etag is None else ObjectInfo(Key(key), size, etag)
+        if etag is None:  # it is settled who wrote it: to fail now would be to forget that
+            etag = self._bucket.look(name, key).etag
+        return ObjectInfo(Key(key), size, etag)
 
     def keeps_if_absent(self) -> bool:
         """Whether the server itself lets one writer win: tried once, by five requests. Raises what a write does."""

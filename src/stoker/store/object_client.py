@@ -32,7 +32,7 @@ _used_in: int | None = None  # the process whose threads obstore has
 
 
 class ObjectClient:
-    """Makes the two clients of a bucket: one without retries of its own, one that sends a part of an upload again.
+    """Makes the clients of a bucket: two that make each request once, and one that sends a part of an upload again.
 
     `environ`: what the options, the profile and the credentials are looked up in. Making one opens nothing.
     Raises ConfigError if credentials would go over http:// without `allow_http`.
@@ -49,6 +49,7 @@ class ObjectClient:
         self._profile = read_profile(environ, options.profile)
         self._endpoint = options.endpoint or self._profile.endpoint
         self._requests: S3Store | None = None
+        self._puts: S3Store | None = None
         self._uploads: S3Store | None = None
         self._check_http()
 
@@ -64,6 +65,16 @@ class ObjectClient:
             self._requests = self._make(retries=0, stall_timeout_s=self._options.stall_timeout_s)
         return self._requests
 
+    def puts(self) -> S3Store:
+        """The client for large objects written in one request, made once. Raises UnsupportedError in a forked child.
+
+        Without a limit on how long nothing is received: nothing is, while the bytes are on their way.
+        """
+        check_process()
+        if self._puts is None:
+            self._puts = self._make(retries=0, stall_timeout_s=None)
+        return self._puts
+
     def uploads(self) -> S3Store:
         """The client for objects written in parts: only it can send a part again. Raises UnsupportedError.
 
@@ -75,9 +86,9 @@ class ObjectClient:
         return self._uploads
 
     def open_writer(self, name: str, part_bytes: int, parts_in_flight: int, attributes: dict[str, str]) -> WritableFile:
-        """A file whose bytes go to object `name`, with `attributes` as metadata.
+        """A file whose bytes go to object `name` in parts of `part_bytes`, with `attributes` as metadata.
 
-        In one request up to `part_bytes`, else in parts of that size.
+        The upload begins with the byte that makes the first part whole.
         """
         store = self.uploads()
         import obstore  # noqa: PLC0415  loaded at first use: most runs never need it

@@ -31,6 +31,7 @@ _STATUS: Final = re.compile(r"status code: (\d{3})")
 _FIELD: Final = re.compile(r"<(Code|Message|RequestId|ActualObjectSize)>([^<]*)</")
 _CERTIFICATE: Final = re.compile(r"InvalidCertificate\(\s*(?:Other\(\s*)?(?:OtherError\(\s*)?(\w+)")
 _OS_MESSAGE: Final = re.compile(r'message: "([^"]+)"|error: "([^"]+)"')
+_RETRIES: Final = re.compile(r"after (\d+) retries, max_retries: (\d+)")
 _TEXT_MAX: Final = 300
 
 _THROTTLING: Final = frozenset(
@@ -103,12 +104,17 @@ class Answer:
         last = self.text.rsplit(" - ", 1)[-1].replace("\n", " ").strip()
         return last[:_TEXT_MAX].lower()
 
+    def attempt(self) -> str:
+        """Which attempt it was, where the client itself made the request again."""
+        found = _RETRIES.search(self.text)
+        return f" (attempt {int(found[1]) + 1} of {int(found[2]) + 1})" if found else ""
+
 
 def translate(error: Exception, doing: str, where: str) -> StokerError:
     """The StokerError for a client's `error`, met while `doing` something ("cannot read 'a/b'") at URL `where`."""
     answer = Answer.of(error)
     place = f"{where} (request {answer.request_id})" if answer.request_id else where
-    what = f"{doing}: {answer.reason()}"
+    what = f"{doing}: {answer.reason()}{answer.attempt()}"
     hint = _HINTS.get(answer.code, "")
     if answer.status:
         return _answered(answer, what, place, hint)
@@ -174,5 +180,5 @@ def _unanswered(answer: Answer, what: str, place: str) -> StokerError:
             f"{what.partition(':')[0]}: the server answers a request for a range with the whole object", place
         )
     if "kind: Timeout" in answer.account or "TimedOut" in answer.account:
-        return TimedOut(f"{what.partition(':')[0]}: no answer in time", place)
+        return TimedOut(f"{what.partition(':')[0]}: no answer in time{answer.attempt()}", place)
     return Unavailable(what, place)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from stoker.store.object_client import WritableFile
 
 GATHER_BYTES: Final = MIB  # smaller pieces are put together, so that a part is not thousands of them
-LOOKS_MAX: Final = 3  # at what was written, if it does not look as it should
-ANEW_MAX: Final = 2  # times that an upload is begun anew; the client waits and asks again by itself besides
 
 _log = logging.getLogger("stoker.store")
 
@@ -30,9 +28,10 @@ _log = logging.getLogger("stoker.store")
 class ObjectUpload:
     """An object being written in parts of `part_bytes`, of which `parts_in_flight` are on their way at once.
 
-    Memory: (parts_in_flight + 1) * part_bytes. Invisible until `commit`; `discard` aborts the upload, so that the
-    server keeps no parts. The client sends a part again by itself: nobody else can. The object carries a token as
-    metadata, by which `commit` knows it though the answer was lost.
+    Memory: (parts_in_flight + 1) * part_bytes. What is shorter than a part is held until `commit`, and is one request.
+    Invisible until `commit`; `discard` aborts the upload, so that the server keeps no parts. The client sends a part
+    again by itself: nobody else can. All else is made again by the retries of the bucket. The object carries a token
+    as metadata, by which `commit` knows it though the answer was lost.
     """
 
     def __init__(self, bucket: Bucket, name: str, key: Key, part_bytes: int, parts_in_flight: int) -> None:
@@ -46,7 +45,7 @@ class ObjectUpload:
         self._file: WritableFile | None = None
         self._token = new_token()
         self._held: list[bytes] | None = []  # all that was given, until the server has begun an upload in parts
-        self._anew_count = 0
+        self._held_bytes = 0
         self._done = False
 
     def write(self, data: ReadBuffer) -> None:
@@ -70,21 +69,17 @@ class ObjectUpload:
         self._send(data if type(data) is bytes else bytes(piece))
 
     def commit(self) -> ObjectInfo:
-        """Make the object durable, then visible; one request more, for its version. Raises AccessDenied.
+        """Make the object durable, then visible; of parts one request more, for its version. Raises AccessDenied.
 
         After a failure that leaves open whether it was done, what lies there says so by its token.
         """
         self._check_open()
         self._flush()
         self._done = True  # whatever comes: if the file cannot be closed, the client aborts the upload itself
-        stored = self._end()
+        held, self._held = self._held, None
+        stored = self._end() if held is None else self._put(held)
         if stored.size_bytes != self._size_bytes:
-            raise Unavailable(
-                f"cannot write {str(self._key)!r}: {self._size_bytes:,} bytes were sent, "
-                f"{stored.size_bytes:,} are there",
-                self._bucket.where,
-                "another writer replaced the object, or the server lost a part",
-            )
+            raise self._other_size(stored)
         return ObjectInfo(self._key, stored.size_bytes, stored.etag)
 
     def discard(self) -> None:
@@ -113,59 +108,82 @@ class ObjectUpload:
             self._gathered.clear()
 
     def _send(self, data: bytes) -> None:
-        if self._held is not None:
-            self._held.append(data)
-        self._put([data])
-        if self._held is not None and sum(map(len, self._held)) >= self._part_bytes:
+        if self._held is None:
+            with self._translating():
+                self._opened().write(data)
+            return
+        self._held.append(data)
+        self._held_bytes += len(data)
+        if self._held_bytes >= self._part_bytes:
+            self._bucket.retries.run(partial(self._begin, self._held))
             self._held = None  # the upload has its id: from here on the client sends again what fails
 
-    def _put(self, pieces: Sequence[bytes], *, last: bool = False) -> None:
-        """Give `pieces` to the client, and with `last` end the object.
+    def _begin(self, held: list[bytes]) -> None:
+        """Begin an upload with `held`, which is enough for its first part.
 
-        Where an answer breaks off before the upload has an id, the client gives up at once: then all goes into
+        Where the answer breaks off before the upload has an id, the client gives up at once: then all goes into
         another upload. The one whose id was lost is left to the bucket's rules.
         """
-        while True:
-            try:
-                with self._translating():
-                    file = self._opened()
-                    for piece in pieces:
-                        file.write(piece)
-                    if last:
-                        file.close()
-            except Unavailable as error:
-                if self._held is None or self._anew_count == ANEW_MAX or not was_answered(error):
-                    raise
-                self._anew_count += 1
-                with contextlib.suppress(StokerError):
-                    self._abort()
-                pieces = self._held
-            else:
-                return
+        with contextlib.suppress(StokerError):
+            self._abort()
+        try:
+            with self._translating():
+                for data in held:
+                    self._opened().write(data)
+        except StokerError as error:
+            error.is_given_up = not was_answered(error)  # then the client itself has asked as often as it may
+            raise
+
+    def _put(self, held: list[bytes]) -> Stored:
+        """Store the object by one request; what is stored then."""
+        data = held[0] if len(held) == 1 else b"".join(held)
+
+        def put() -> str | None:
+            return self._bucket.put(self._name, self._key, data, token=self._token)
+
+        try:
+            etag = self._bucket.retries.run(put)
+        except (Throttled, TimedOut, Unavailable) as error:
+            return self._find(error)
+        return self._look() if etag is None else Stored(len(data), etag)
 
     def _end(self) -> Stored:
-        """End the object; what is stored then, also if that is all there is to know it by."""
+        """End the upload; what is stored then."""
         try:
-            self._put([], last=True)
-        except (Throttled, TimedOut, Unavailable):
-            with contextlib.suppress(StokerError):
-                found = self._look()
-                if found.token == self._token:
-                    return found
-            raise
+            with self._translating():
+                self._opened().close()
+        except (Throttled, TimedOut, Unavailable) as error:
+            return self._find(error)
+        return self._look()
+
+    def _find(self, error: StokerError) -> Stored:
+        """What is stored, if it is this writer's though its last answer was `error`, which else is raised."""
+        with contextlib.suppress(StokerError):
+            found = self._look()
+            if found.token == self._token:
+                return found
+        raise error
+
+    def _look(self) -> Stored:
+        """What is stored, looked at again where that has a length that this writer's object cannot have."""
+
+        def look() -> Stored:
+            found = self._bucket.head(self._name, self._key)
+            if found.size_bytes != self._size_bytes and found.token in (None, self._token):
+                raise self._other_size(found)
+            return found
+
         try:
-            return self._look()
+            return self._bucket.retries.run(look)
         except NotFound as error:
             raise Unavailable(f"cannot write {str(self._key)!r}: it is gone again", error.where) from error
 
-    def _look(self) -> Stored:
-        """What is stored; looked at again where that is a page, or has a length that cannot be."""
-        for _ in range(LOOKS_MAX - 1):
-            with contextlib.suppress(Unavailable):
-                found = self._bucket.head_written(self._name, self._key)
-                if found.size_bytes == self._size_bytes:
-                    return found
-        return self._bucket.head_written(self._name, self._key)
+    def _other_size(self, found: Stored) -> Unavailable:
+        return Unavailable(
+            f"cannot write {str(self._key)!r}: {self._size_bytes:,} bytes were sent, {found.size_bytes:,} are there",
+            self._bucket.where,
+            "another writer replaced the object, or the server lost a part",
+        )
 
     def _abort(self) -> None:
         """Abort the upload, if there is one."""

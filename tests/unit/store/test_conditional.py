@@ -11,8 +11,11 @@ import pytest
 
 from stoker.errors import AccessDenied, AlreadyExists, NotFound, Throttled, TimedOut, Unavailable, UnsupportedError
 from stoker.io.host import process_id
-from stoker.store.conditional import FOREIGN_PROBE_S, PROBE_DIR, ConditionalPut
+from stoker.store.conditional import FOREIGN_PROBE_S, PROBE_DIR, SETTLE_S, ConditionalPut
 from stoker.store.object_bucket import Stored
+from stoker.store.retries import Retries, RetryPolicy
+
+ATTEMPTS = 4
 
 
 class FakeBucket:
@@ -28,7 +31,13 @@ class FakeBucket:
         self.ages_s = {}
         self.fail_after = None  # an error that hides that a write was done
         self.fail_before = None
+        self.fail_probes = []  # before and after the writes of a try: errors, or None
         self.lock = threading.Lock()
+        self.waits = []
+        self.retries = Retries(RetryPolicy(attempts=ATTEMPTS), sleep=self.waits.append)
+
+    def look(self, name, key):
+        return self.retries.run(lambda: self.head(name, key))
 
     def head(self, name, key):
         self.requests.append("head")
@@ -42,6 +51,9 @@ class FakeBucket:
         self.requests.append("put")
         with self.lock:
             self.objects[name] = (bytes(data), token)
+        if self.fail_after:
+            error, self.fail_after = self.fail_after, None
+            raise error
         return "etag"
 
     def put_first(self, name, key, data, token):
@@ -52,10 +64,15 @@ class FakeBucket:
         if not probing and self.fail_before:
             error, self.fail_before = self.fail_before, None
             raise error
+        before, after = self.fail_probes.pop(0) if probing and self.fail_probes else (None, None)
+        if before:
+            raise before
         with self.lock:
             if self.condition == "keeps" and name in self.objects:
                 raise AlreadyExists(f"cannot write {key!r}", self.where)
             self.objects[name] = (bytes(data), token)
+        if after:
+            raise after
         if not probing and self.fail_after:
             error, self.fail_after = self.fail_after, None
             raise error
@@ -263,3 +280,56 @@ def test_a_try_whose_object_somebody_removed_is_made_again_and_never_taken_for_a
     assert make(bucket).is_kept()
     assert len(counted) == 6
     assert len(set(counted)) == 2
+
+
+@pytest.mark.parametrize("keeps_tokens", [True, False])
+@pytest.mark.parametrize("failing", range(1, ATTEMPTS))
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_try_whose_requests_fail_asks_each_again_by_itself(failing, when, keeps_tokens):
+    error = Unavailable("cut")
+    bucket = FakeBucket(keeps_tokens=keeps_tokens)
+    bucket.fail_probes = [(error, None) if when == "before" else (None, error)] * failing
+    first = make(bucket)
+    assert first.write("pre/a", "a", b"1") == "etag"
+    probes = bucket.requests.count("put_first") - 1
+    assert probes == 3 + len(bucket.waits)
+    assert 1 <= len(bucket.waits) <= failing
+    assert set(bucket.objects) == {"pre/a"}
+
+
+@pytest.mark.parametrize("condition", ["keeps", "ignores"])
+def test_answers_that_are_lost_do_not_change_what_a_try_finds(condition):
+    for lost in range(1, 8):  # which of the first three requests, in binary
+        bucket = FakeBucket(condition)
+        bucket.fail_probes = [(None, Unavailable("cut") if lost >> number & 1 else None) for number in range(3)]
+        assert make(bucket).is_kept() is (condition == "keeps")
+
+
+def test_a_try_that_never_succeeds_is_an_error_after_the_attempts_and_is_made_again_by_the_next_write():
+    bucket = FakeBucket()
+    bucket.fail_probes = [(Unavailable("cut"), None)] * 2 * ATTEMPTS
+    first = make(bucket)
+    with pytest.raises(Unavailable, match="attempt 4 of 4"):
+        first.write("pre/a", "a", b"1")
+    assert bucket.requests.count("put_first") <= 2 * ATTEMPTS
+    bucket.fail_probes = []
+    assert first.write("pre/a", "a", b"1") == "etag"
+
+
+def test_without_a_condition_a_writer_whose_answer_was_lost_waits_before_it_says_that_it_was_the_first():
+    bucket = FakeBucket("ignores")
+    waits = []
+
+    def overtake(seconds):  # another writer has looked before our bytes were there, and writes now
+        waits.append(seconds)
+        bucket.objects["pre/a"] = (b"theirs", "token of theirs")
+
+    first = make(bucket, overtake)
+    assert not first.is_kept()
+    bucket.fail_after = Unavailable("cut")
+    with pytest.raises(Unavailable):
+        first.write("pre/a", "a", b"ours")
+    with pytest.raises(AlreadyExists):
+        first.write("pre/a", "a", b"ours")
+    assert waits == [SETTLE_S]
+    assert bucket.objects["pre/a"][0] == b"theirs"

@@ -27,10 +27,10 @@ KEY = Key("dir/object")
 
 @pytest.fixture
 def open_at():
-    """Makes a store at a server of canned replies, with short timeouts."""
+    """Makes a store at a server of canned replies."""
 
     def make(server, **options):
-        options = {"stall_timeout_s": 0.3, "allow_http": True, "endpoint": server.endpoint, **options}
+        options = {"allow_http": True, "endpoint": server.endpoint, **options}
         return ObjectStore("s3://bucket/pre", ObjectOptions(**options), environ=server.environ())
 
     return make
@@ -109,18 +109,18 @@ def test_silence_is_a_timeout_before_and_in_the_middle(canned, replies, open_at)
 
     for reply in (replies.stall, half):
         with pytest.raises(TimedOut, match="no answer in time") as caught:
-            open_at(canned(reply)).read(KEY)
+            open_at(canned(reply), stall_timeout_s=0.3).read(KEY)
         assert caught.value.retryable
 
 
 def test_bytes_that_come_slowly_but_come_are_no_timeout(canned, replies, open_at):
     def slowly(stream):
-        stream.sendall(replies.whole(says=5))
-        for byte in b"12345":
-            time.sleep(0.08)
-            stream.sendall(bytes([byte]))
+        stream.sendall(replies.whole(says=24))
+        for _ in range(24):
+            time.sleep(0.05)
+            stream.sendall(b"1")
 
-    assert open_at(canned(slowly)).read(KEY) == b"12345"
+    assert open_at(canned(slowly), stall_timeout_s=1.0).read(KEY) == b"1" * 24
 
 
 def test_a_request_as_a_whole_has_a_limit_too(canned, replies, open_at):
