@@ -17,6 +17,15 @@ from pathlib import Path
 
 import pytest
 
+if importlib.util.find_spec("hypothesis") is not None:  # a machine that is there for its GPU does without
+    from hypothesis import HealthCheck, settings
+
+    # The same examples each time, however slow the machine is; --hypothesis-profile=default looks for others.
+    settings.register_profile(
+        "same", derandomize=True, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("same")
+
 TESTS = Path(__file__).parent
 WORKERS = 2
 BUCKET = "stoker-tests"
