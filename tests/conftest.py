@@ -115,6 +115,24 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         turns.leave(stay_alone=is_alone(nextitem))
 
 
+def encodable(found: object) -> object:
+    """The same, but what is no UTF-8 in a text is written with backslashes."""
+    if isinstance(found, str):
+        return found.encode(errors="backslashreplace").decode()
+    if isinstance(found, dict):
+        return {key: encodable(value) for key, value in found.items()}
+    if isinstance(found, list | tuple):
+        values = [encodable(value) for value in found]
+        return values if isinstance(found, list) else tuple(values)
+    return found
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Iterator[None]:
+    """A worker sends its reports as UTF-8, and ends where one is not: it may show a path that is any bytes."""
+    return encodable((yield))
+
+
 @dataclass(frozen=True)
 class ObjectServer:
     """A server of objects on loopback: what the environment must say to reach it, and a bucket."""

@@ -1,4 +1,4 @@
-"""Two workers run tests side by side, but nothing beside one that is to be alone (tests/conftest.py)."""
+"""Two workers run tests side by side, but nothing beside one that is to be alone; any report can be sent by them."""
 
 import fcntl
 import threading
@@ -8,9 +8,13 @@ import pytest
 
 
 @pytest.fixture
-def enter(request, tmp_path):
+def conftest(request):
+    return request.config.pluginmanager.get_plugin(str(Path(__file__).parents[1] / "conftest.py"))
+
+
+@pytest.fixture
+def enter(conftest, tmp_path):
     """enter(alone=...) is the turns of another worker, which has entered."""
-    conftest = request.config.pluginmanager.get_plugin(str(Path(__file__).parents[1] / "conftest.py"))
     gate, room = tmp_path / "gate", tmp_path / "room"
 
     def enter(*, alone):
@@ -65,3 +69,9 @@ def test_two_in_a_row_that_are_to_be_alone_let_nobody_in_between(enter, tmp_path
     turns.leave(stay_alone=False)
     assert not is_held(tmp_path / "room")
     enter(alone=False)
+
+
+def test_a_report_that_shows_what_is_no_utf_8_is_sent_with_backslashes(conftest):
+    report = {"sections": [("log", "in r\udce9sum")], "when": "call", "duration": 0.5, "longrepr": None}
+    sent = {"sections": [("log", "in r\\udce9sum")], "when": "call", "duration": 0.5, "longrepr": None}
+    assert conftest.encodable(report) == sent
