@@ -1,7 +1,7 @@
 # Every target sets up what it needs in .venv: a fresh clone wants nothing but Python 3.11 or newer.
 #
 #   make demo     pack, train, kill, resume, prove it, report (DEMO_ARGS="--json" for one JSON object)
-#   make test     all tests (PYTEST_ARGS="tests/unit/dataset -x" for a part of them)
+#   make test     all tests, in two workers (PYTEST_ARGS="tests/unit/dataset -x" for a part of them, in one process)
 #   make test-lab the tests against real servers, which STOKER_LAB_DIR knows how to start
 #   make soak     trainings that are killed again and again, 100 times each way: an hour, or less with
 #                 SOAK_ARGS="--minutes 10 --seed 1" (or "--help")

@@ -158,6 +158,7 @@ class TestOneRequestInSevenFails(StoreSuite):
         return retrying(self.server, OFTEN)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("fault", "error"),
     [
@@ -590,6 +591,7 @@ def test_a_byte_that_flips_on_its_way_to_a_block_is_never_data(server, play, sam
         assert (dict(got), len(got), errors) == (samples, len(samples), [])
 
 
+@pytest.mark.alone
 def test_the_loader_passes_over_a_stall(server, play, samples, load):
     loader = load(retrying(server, stall_timeout_s=1.0))
     play(Rule(Stall(30), Nth(5), key="*.tar"), Rule(Stall(30, after_bytes=100), Nth(9), key="*.tar"))
@@ -763,6 +765,7 @@ def test_a_restore_that_meets_wrong_bytes_is_right_or_a_typed_error_and_touches_
     assert bool(found) is not healed
 
 
+@pytest.mark.alone
 def test_a_restore_through_a_stall_goes_on_after_the_time_it_gives_a_read(server, play, saved):
     play(Rule(Stall(30, after_bytes=1 << 20), First(1), key="*.safetensors"))
     target = state(2)

@@ -174,6 +174,7 @@ train()
 """
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("state", ["idle", "stuck", "holding_the_interpreter_lock"])
 def test_when_the_trainer_is_killed_its_feeder_ends_and_nothing_remains(place, tmp_path, state):
     script = tmp_path / "train.py"

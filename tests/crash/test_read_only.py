@@ -139,10 +139,14 @@ def places(tmp_path, source, with_a_step, monkeypatch):
 def save_midway(places, mounts, far, until):
     """A disk that had an error is often mounted read-only at once: what a save or a drain then says."""
     checkpoint = VICTIM.begin(str(places.own_run if far else places.run), far, VICTIM.state(20))
-    mounts.make_read_only(places.root)
-    checkpoint.save(after=19)
-    with pytest.raises(SaveFailed, match="read-only file system") as found:
+
+    def save_and_wait():
+        checkpoint.save(after=19)  # says what became of the step that was on its way, if that failed already
         checkpoint.wait(until)
+
+    mounts.make_read_only(places.root)
+    with pytest.raises(SaveFailed, match="read-only file system") as found:
+        save_and_wait()
     assert isinstance(found.value.__cause__, AccessDenied)
     assert found.value.where
     assert found.value.hint == "the file system is mounted read-only"

@@ -122,7 +122,7 @@ def test_three_times_in_one_epoch_and_at_its_very_end(run, data, whole):
     assert resumed(run, data, plan) == whole
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=15)
 @given(st.lists(st.tuples(st.sampled_from(RANKS), st.integers(0, 6)), max_size=5))
 def test_however_often_and_whenever_it_stops(run, data, whole, plan):
     assert resumed(run, data, [*plan, (1, 99)]) == whole

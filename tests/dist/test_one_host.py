@@ -201,6 +201,7 @@ def test_a_second_job_of_the_same_name_is_refused_at_once_and_may_start_when_the
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 
 
+@pytest.mark.alone
 @needs_root
 def test_two_users_without_a_home_have_nothing_in_common_but_the_data(place, data, jobs):
     (place / "tmp").mkdir()

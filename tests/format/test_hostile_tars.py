@@ -291,6 +291,7 @@ def test_more_fields_than_make_sense_are_refused_before_a_column_is_made_for_eac
         index_it(data)
 
 
+@pytest.mark.alone
 def test_a_hundred_thousand_headers_take_linear_time():
     def seconds(count):
         stream = io.BytesIO()

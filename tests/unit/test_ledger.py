@@ -273,6 +273,7 @@ def test_the_name_of_a_ledger_sorts_by_rank_and_generation():
     assert ledger_name(12, 3) == "rank-00012.g0003.ledger"
 
 
+@pytest.mark.alone
 def test_recording_a_step_costs_less_than_a_tenth_of_a_millisecond():
     ledger = make()
     waits = {Cause.FETCH: 5, Cause.DECODE: 3, Cause.MAP: 1, Cause.HANDOFF: 1}

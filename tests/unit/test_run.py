@@ -265,6 +265,7 @@ def test_options_that_are_refused_leave_no_feeder_behind(tmp_path, data, monkeyp
     assert len(started) == 3
 
 
+@pytest.mark.alone
 def test_an_evaluation_between_two_steps_is_neither_compute_nor_wait(tmp_path, data, monkeypatch):
     monkeypatch.setenv("STOKER_FEED_FEEDER", "inline")  # the start of a child is a wait
     with stoker.open(run="r", nvme=tmp_path / "n") as run:

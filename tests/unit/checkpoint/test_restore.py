@@ -277,7 +277,7 @@ def sharded(whole, cuts, axis):
     return states
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=20)
 @given(st.data())
 def test_any_sharding_restores_to_any_other(start, data):
     shape = (data.draw(st.integers(1, 6)), data.draw(st.integers(1, 6)))

@@ -98,6 +98,7 @@ def test_a_run_that_moves_meanwhile_is_found_and_one_that_stands_still_is_not(nv
     assert json.loads(text)["attribution"]["signals"]["utilisation_ratio"] == pytest.approx(0.1, abs=0.05)
 
 
+@pytest.mark.alone
 def test_a_capture_of_both_moments_is_judged_again(tmp_path):
     _, text = invoke("--why", "--seconds", "0.02", "--capture", tmp_path / "c", tmp_path, "--json")
     _, again = invoke("--why", "--from", tmp_path / "c", "--json")

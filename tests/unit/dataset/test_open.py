@@ -196,6 +196,7 @@ def test_offsets_of_another_shard_are_a_digest_mismatch(write_samples):
         open_dataset(store).keys(samples(5))
 
 
+@pytest.mark.alone
 def test_a_data_set_of_ten_million_samples_opens_at_once(tmp_path):
     count = 10_000_000
     extents = np.full(count, 2048, dtype=np.int64)

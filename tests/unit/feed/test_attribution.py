@@ -13,6 +13,8 @@ from stoker.feed.decode import DECODERS, decode_text
 from stoker.ledger import Cause
 from stoker.testing.stores import SlowStore
 
+pytestmark = pytest.mark.alone
+
 STEPS = 7
 DELAY_S = 0.08
 

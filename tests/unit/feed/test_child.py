@@ -381,6 +381,7 @@ def slow(sample):
     return {}
 
 
+@pytest.mark.alone
 def test_a_wait_has_a_deadline_and_the_feeder_says_what_it_waits_for(place, load):
     data = load(place, deadline_s=3, describe=lambda d: d.map(slow))
     with pytest.raises(
@@ -476,6 +477,7 @@ def test_a_fork_that_lives_on_does_not_keep_the_feeder_alive(place, load, until)
         os.waitpid(pid, 0)
 
 
+@pytest.mark.alone
 def test_closing_leaves_no_process_no_file_and_no_name(place, load):
     gc.collect()
     files = open_files()
@@ -570,6 +572,7 @@ def dawdle(sample):
     return {"i": 1}
 
 
+@pytest.mark.alone
 def test_what_a_wait_was_for_is_told_apart_also_across_processes(place, load, ledger):
     data = load(place, describe=lambda d: d.map(dawdle), prefetch_bytes=0)
     loop = iter(data)

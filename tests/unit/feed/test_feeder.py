@@ -240,6 +240,7 @@ def test_wrong_bytes_are_never_delivered(counted, feed, receive):
     assert numbers(receive(feeder, 2)) == expected(2)
 
 
+@pytest.mark.alone
 def test_a_wait_for_reads_has_a_deadline_and_says_what_it_waited_for(counted, feed, receive, watched):
     store = watched(counted())
     store.gate.clear()
@@ -251,6 +252,7 @@ def test_a_wait_for_reads_has_a_deadline_and_says_what_it_waited_for(counted, fe
     assert numbers(receive(feeder, 0)) == expected(0)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("stage", "what"), [("decode", "the decoder"), ("map", "the map function")])
 def test_a_wait_for_user_code_says_so(counted, feed, receive, stage, what):
     gate = threading.Event()
@@ -272,6 +274,7 @@ def test_a_wait_for_user_code_says_so(counted, feed, receive, stage, what):
     assert numbers(receive(feeder, 0)) == expected(0)
 
 
+@pytest.mark.alone
 def test_a_wait_for_a_slot_says_so(counted, feed, receive):
     feeder = feed(counted(), prefetch_bytes=256, deadline_s=0.05)
     held = receive(feeder, 0)
@@ -298,6 +301,7 @@ def test_requests_of_several_threads_take_turns(counted, feed, receive, watched)
     assert failed == []
 
 
+@pytest.mark.alone
 def test_a_request_behind_one_that_hangs_has_a_deadline_too(counted, feed, watched, until):
     store = watched(counted())
     store.gate.clear()
@@ -433,6 +437,7 @@ def test_without_a_thread_to_read_with_the_limit_is_named(counted, feed, monkeyp
             feeder.request(0)
 
 
+@pytest.mark.alone
 def test_offset_tables_of_a_batch_are_read_side_by_side(counted, feed, receive):
     store = SlowStore(counted(size=2000, shard_bytes=8192), read_s=0.05)
     feeder = feed(store, batch=40, prefetch_bytes=1 << 17)
@@ -574,6 +579,7 @@ def test_what_fails_to_decode_is_raised_where_it_is_asked_for(make_store, feed, 
     assert receive(feeder, 2)["json"] == [{}] * 4
 
 
+@pytest.mark.alone
 def test_the_wait_for_a_slot_is_as_long_as_the_patience_and_happens_once(counted, feed, receive):
     feeder = feed(counted(), prefetch_bytes=2 * 256, patience_s=0.2)
     held, waits = [], []
@@ -586,6 +592,7 @@ def test_the_wait_for_a_slot_is_as_long_as_the_patience_and_happens_once(counted
     assert feeder.stats().copied_batches == 6
 
 
+@pytest.mark.alone
 def test_a_slot_that_comes_back_while_it_is_waited_for_is_used(counted, feed, receive):
     feeder = feed(counted(), prefetch_bytes=256, patience_s=5)
     held = [receive(feeder, 0)]

@@ -60,6 +60,7 @@ def test_parts_that_read_nothing_are_no_reads(pool):
     assert (pool.read_count, pool.read_bytes) == (5, 5)
 
 
+@pytest.mark.alone
 def test_slow_parts_are_done_side_by_side_by_as_many_threads_as_there_are(pool):
     running, most, finished, lock = set(), [], Finished(), threading.Lock()
 
@@ -79,6 +80,7 @@ def test_slow_parts_are_done_side_by_side_by_as_many_threads_as_there_are(pool):
     assert time.perf_counter() - begin < 8 * 0.02
 
 
+@pytest.mark.alone
 def test_fast_parts_need_few_threads_and_slow_ones_bring_all_of_them_back(pool, until):
     finished = Finished()
     for step in range(20):

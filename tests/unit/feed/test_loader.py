@@ -150,12 +150,14 @@ def test_without_prefetch_nothing_is_read_that_was_not_asked_for(make_store, num
         assert len(store.reads) == 8 * (step + 1)
 
 
+@pytest.mark.alone
 def test_one_batch_is_read_in_parallel_without_prefetch(make_store, numbered, load, watched):
     store = watched(make_store(numbered(50)), read_s=0.1)
     next(iter(load(store, prefetch_bytes=0)))
     assert store.most_readers == 8
 
 
+@pytest.mark.alone
 def test_no_more_than_threads_reads_are_in_flight(make_store, numbered, load, watched, threads):
     store = watched(make_store(numbered(50)), read_s=0.005)
     data = load(store, threads=3)
@@ -164,6 +166,7 @@ def test_no_more_than_threads_reads_are_in_flight(make_store, numbered, load, wa
     assert sorted(threads()) == ["stoker-fetch-0", "stoker-fetch-1", "stoker-fetch-2", "stoker-plan"]
 
 
+@pytest.mark.alone
 def test_slow_reads_are_hidden_behind_the_steps_within_the_budget(make_store, numbered, load, watched, ledger):
     store = watched(make_store(numbered(400, size=1000)), read_s=0.05)
     data = load(store, prefetch_bytes=8 * 8192)
@@ -181,6 +184,7 @@ def test_slow_reads_are_hidden_behind_the_steps_within_the_budget(make_store, nu
     assert batch.step == 19
 
 
+@pytest.mark.alone
 def test_a_hundred_held_batches_keep_their_bytes(make_store, numbered, load, caplog):
     samples = dict(numbered(200))
     data = load(make_store(samples.items()), batch=4, epochs=2, prefetch_bytes=10 * 448, patience_s=0.05)
@@ -218,6 +222,7 @@ def test_a_slot_that_comes_back_ends_the_copying(make_store, numbered, load, unt
     assert data.stats().copied_batches == 2
 
 
+@pytest.mark.alone
 def test_a_loop_that_holds_its_batch_while_it_asks_for_the_next_goes_on_with_room_for_one(make_store, numbered, load):
     data = load(make_store(numbered(200)), batch=2, prefetch_bytes=256, patience_s=0.05)
     begin = time.monotonic()
@@ -357,6 +362,7 @@ def test_a_loader_is_a_context_manager(make_store, numbered, load, threads):
     assert threads() == []
 
 
+@pytest.mark.alone
 def test_closing_waits_for_reads_that_have_begun_and_begins_no_more(make_store, numbered, load, watched, threads):
     store = watched(make_store(numbered(50)), read_s=0.03)
     data = load(store, threads=2)
@@ -410,6 +416,7 @@ def test_in_a_forked_process_it_fails_at_once(make_store, numbered, load):
     assert next(loop).step == 1
 
 
+@pytest.mark.alone
 def test_a_process_that_ends_without_close_does_not_hang(tmp_path):
     script = f"""
 import time

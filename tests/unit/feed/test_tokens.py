@@ -64,7 +64,7 @@ def test_windows_are_the_same_wherever_and_however_they_are_read(tmp_path, ledge
         assert (loader.stats().gather_bytes > 0) == (gather_bytes > 0)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=25)
 @given(data=st.data())
 def test_batches_are_the_windows_that_numpy_slices(tmp_path_factory, data):
     dtype = data.draw(st.sampled_from(["uint16", "uint32", "int32", "int64"]))

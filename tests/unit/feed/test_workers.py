@@ -199,6 +199,7 @@ def test_a_sample_that_kills_every_worker_is_named_with_the_signal(place, load):
         next(iter(data))
 
 
+@pytest.mark.alone
 def test_a_function_that_hangs_is_named_at_the_deadline_and_close_ends_it(place, load, until):
     def hangs(sample):
         if sample["json"]["i"] == 5:
@@ -294,6 +295,7 @@ def test_a_generator_is_for_map_functions_alone():
         stoker.sample_rng()
 
 
+@pytest.mark.alone
 def test_a_slow_map_in_workers_is_map(place, load, ledger):
     def slow(sample):
         time.sleep(0.01)

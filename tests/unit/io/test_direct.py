@@ -93,7 +93,7 @@ def test_memory_suits_a_range_if_whole_blocks_fall_on_aligned_addresses():
 # ---- reads
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=80)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=80)
 @given(data=st.data())
 def test_any_range_reads_as_it_does_through_the_page_cache(opened, content, data):
     near = st.sampled_from([0, 512, 4096, MIB, SIZE // 512 * 512, SIZE, SIZE + 4096])
@@ -194,7 +194,7 @@ def cut(content, sizes):
         start += size
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=20)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=20)
 @given(
     sizes=st.lists(st.sampled_from([0, 1, 511, 4096, 5000, MIB, 4 * MIB, 4 * MIB + 1]), max_size=6),
     skew=st.sampled_from([0, 3]),

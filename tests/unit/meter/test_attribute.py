@@ -59,7 +59,7 @@ def dlio(steps):
 milliseconds = st.integers(min_value=0, max_value=500)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=50)
 @given(steps=st.lists(st.tuples(milliseconds, st.integers(min_value=1, max_value=500)), min_size=2, max_size=12))
 def test_utilisation_equals_what_dlio_computes_for_the_same_timeline(script, steps):
     timeline = script()

@@ -113,6 +113,7 @@ def test_silence_is_a_timeout_before_and_in_the_middle(canned, replies, open_at)
         assert caught.value.retryable
 
 
+@pytest.mark.alone
 def test_bytes_that_come_slowly_but_come_are_no_timeout(canned, replies, open_at):
     def slowly(stream):
         stream.sendall(replies.whole(says=24))

@@ -28,6 +28,7 @@ def write_pieces(store, key, *pieces, commit=True):
 # ---- slow
 
 
+@pytest.mark.alone
 def test_reads_are_slow_and_counted_and_do_not_hold_each_other_up():
     store = SlowStore(MemoryStore(), read_s=0.03)
     store.write(KEY, b"12345")

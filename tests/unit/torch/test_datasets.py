@@ -1,5 +1,6 @@
 """A loader as an IterableDataset: what DataLoader yields is what the loader holds, once, in order."""
 
+import gc
 import json
 import multiprocessing
 import pickle
@@ -131,13 +132,17 @@ def test_ranks_together_yield_the_global_batch_and_equally_many_steps(make, expe
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_in_a_worker_process_it_is_refused_at_once(make, method):
+def test_in_a_worker_process_it_is_refused_at_once(make, method, until, monkeypatch):
+    # How long a DataLoader gives a worker to end before it ends it: 5 s.
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.05, raising=False)
     _, dataset = make()
     loader = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context=method)
     with pytest.raises(UnsupportedError, match="num_workers=0") as caught:
         next(iter(loader))
     assert caught.value.exit_code == 8
-    assert not multiprocessing.active_children() or all(p.join(10) is None for p in multiprocessing.active_children())
+    del caught  # and with it the iteration, which ends its worker
+    gc.collect()
+    until(lambda: not multiprocessing.active_children())
 
 
 def test_it_is_never_pickled(make):

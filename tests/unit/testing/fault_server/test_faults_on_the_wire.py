@@ -169,6 +169,7 @@ def test_a_head_tells_a_wrong_length_and_the_connection_stays(server, client, pl
     connection.close()
 
 
+@pytest.mark.alone
 def test_a_stall_before_the_headers_takes_so_long(client, play):
     play(Stall(LONG_S))
     began = time.monotonic()
@@ -176,6 +177,7 @@ def test_a_stall_before_the_headers_takes_so_long(client, play):
     assert LONG_S <= time.monotonic() - began < LONG_S + 1
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("after", [0, 100_000, len(DATA) - 1])
 def test_a_stall_in_the_body_takes_so_long_there(client, play, after):
     play(Stall(LONG_S, after))
@@ -206,6 +208,7 @@ def test_an_upload_stalls_in_its_body(server, client, play):
     assert server.get("new") == DATA
 
 
+@pytest.mark.alone
 def test_the_first_byte_of_every_answer_is_late(client, play):
     play(latency_s=LONG_S)
     connection = client.connect()
@@ -216,6 +219,7 @@ def test_the_first_byte_of_every_answer_is_late(client, play):
     connection.close()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("how", ["fault", "each", "total"])
 @pytest.mark.parametrize("method", ["GET", "PUT"])
 def test_a_body_is_as_fast_as_allowed(client, play, how, method):

@@ -107,6 +107,7 @@ def test_nothing_is_left_of_a_server_and_its_clients():
     assert descriptors() == before
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("fault", [Stall(60), Stall(60, 1000), Trickle(1)])
 @pytest.mark.parametrize("method", ["GET", "PUT"])
 def test_closing_is_prompt_while_answers_and_uploads_are_stalled(fault, method):
@@ -125,6 +126,7 @@ def test_closing_is_prompt_while_answers_and_uploads_are_stalled(fault, method):
         connection.close()
 
 
+@pytest.mark.alone
 def test_closing_is_prompt_while_a_client_does_not_read():
     server = FaultServer()
     server.put("key", bytes(64 << 20))
@@ -164,6 +166,7 @@ def timed_gets(client, count, turns=1):
         return [took for one in pool.map(work, range(count)) for took in one]
 
 
+@pytest.mark.alone
 def test_latency_is_right_with_64_connections_at_once(server, client, play):
     server.put("key", bytes(2000))
     play(latency_s=0.1)
@@ -173,6 +176,7 @@ def test_latency_is_right_with_64_connections_at_once(server, client, play):
     assert len(server.requests("GetObject")) == 3 * MANY
 
 
+@pytest.mark.alone
 def test_the_bandwidth_of_each_of_64_connections_is_right(server, client, play):
     server.put("key", bytes(200_000))
     play(bytes_per_s=500_000)
@@ -181,6 +185,7 @@ def test_the_bandwidth_of_each_of_64_connections_is_right(server, client, play):
     assert statistics.median(took) < 0.48
 
 
+@pytest.mark.alone
 def test_64_connections_share_the_bandwidth_of_all(server, client, play):
     server.put("key", bytes(100_000))
     play(total_bytes_per_s=MANY * 100_000 / 0.4)
