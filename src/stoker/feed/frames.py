@@ -15,7 +15,7 @@ from stoker.feed.gather import Units
 
 _LOOK_AGAIN_S: Final = 0.05  # how soon it is seen that a claim is not wanted any more
 NO_FRAME: Final = -1
-_NEVER: Final = -1
+_FIRST: Final = np.iinfo(np.int64).min  # before all others
 _EMPTY, _READING, _READY = 0, 1, 2
 
 
@@ -37,11 +37,16 @@ class Claim(NamedTuple):
 class Frames:
     """`frame_count` frames of `units.frame_bytes`, one for a unit each. Thread-safe; memory is taken when written to.
 
-    A frame that no batch holds is given to another unit: one whose samples were all delivered, else the one that was
-    used longest ago. `again_count` counts units that were read again because theirs was taken too early.
+    A frame that no batch holds is given to another unit: of those whose samples were all delivered the one that was
+    last, else one that was never used, else the one that was used longest ago. `again_count` counts units that were
+    read again because theirs was taken too early.
+
+    With `keeps`, frames that were never used go first, so that all of them fill: what is delivered whole stays for the
+    next epoch, whose samples it is read for no sooner than any other. Without it memory that was never written to is
+    left alone as long as there is other: the system has to clear it, which costs more than to read a unit.
     """
 
-    def __init__(self, units: Units, frame_count: int) -> None:
+    def __init__(self, units: Units, frame_count: int, *, keeps: bool) -> None:
         self.frame_bytes = units.frame_bytes
         self.size_bytes = frame_count * units.frame_bytes
         self.memory = np.empty(self.size_bytes, np.uint8).data
@@ -57,7 +62,8 @@ class Frames:
         self._state = np.zeros(frame_count, np.uint8)
         self._holders = np.zeros(frame_count, np.int64)
         self._left = np.zeros(frame_count, np.int64)  # samples not delivered yet, in this epoch
-        self._used = np.full(frame_count, _NEVER, np.int64)  # by the clock; 0 if all was delivered
+        # By the clock; less than 0 if all was delivered: then the last is the least. Frames go in this order.
+        self._used = np.full(frame_count, _FIRST if keeps else 0, np.int64)
         self._clock = 0
         self._waiting: dict[int, list[Callable[[], None]]] = {}
 
@@ -139,7 +145,7 @@ class Frames:
         self._of_unit[self._unit[frame]] = NO_FRAME
         self._unit[frame] = -1
         self._state[frame] = _EMPTY
-        self._used[frame] = _NEVER
+        self._used[frame] = _FIRST
 
     def _hold(self, frames: Int64s) -> None:
         """Count the samples of a batch that lie in these frames (one each, repeats allowed)."""
@@ -148,7 +154,7 @@ class Frames:
         self._left[finished] = self._sample_count[self._unit[finished]]
         np.subtract.at(self._left, frames, 1)
         self._used[frames] = self._clock
-        self._used[frames[self._left[frames] <= 0]] = 0
+        self._used[frames[self._left[frames] <= 0]] = -self._clock
 
     def _take(self, count: int, own_count: int, gives_up: Callable[[], bool]) -> Int64s:
         """Up to `count` frames that nobody holds; `own_count` of the holds are the claimer's."""

@@ -100,6 +100,11 @@ class Gathering:
     frame_count: int
     needed_bytes: int
 
+    @property
+    def holds_all(self) -> bool:
+        """Whether every unit has a frame of its own."""
+        return self.units is not None and self.frame_count >= int(self.units.usable.sum())
+
 
 def pattern_of(order: Order, layout: Layout) -> Pattern:
     """What a rank of `layout` reads."""

@@ -35,13 +35,13 @@ class Gatherer:
     """Fetches batches by whole units. `done(work, error)` is called once for each, in whatever thread was its last.
 
     Samples whose unit has no frame, could not be read, or does not match its checksum, are read by themselves: the
-    errors of a batch are the same either way.
+    errors of a batch are the same either way. `keeps`: there is a further epoch, as `Frames` wants to know.
     """
 
-    def __init__(self, opened: Readable, gathering: Gathering, pool: FetchPool, done: Done) -> None:
+    def __init__(self, opened: Readable, gathering: Gathering, pool: FetchPool, done: Done, *, keeps: bool) -> None:
         assert gathering.units is not None
         self.units = gathering.units
-        self.frames = Frames(gathering.units, gathering.frame_count)
+        self.frames = Frames(gathering.units, gathering.frame_count, keeps=keeps)
         self.pool = pool
         self.done = done
         self.opened = opened

@@ -137,7 +137,8 @@ class Stages:
         )
         self.gathering = choose_units(self._opened.blocks, self._opened.readable, self._pattern, facts)
         if self.gathering.units is not None:
-            self._gatherer = Gatherer(self._opened, self.gathering, self.pool, self._fetched)
+            keeps = self._options.epochs > 1 or self.gathering.holds_all
+            self._gatherer = Gatherer(self._opened, self.gathering, self.pool, self._fetched, keeps=keeps)
         elif self.gathering.needed_bytes:
             _log.info(
                 "samples of %s are read one by one: reading whole blocks would take gather_bytes=%d",
