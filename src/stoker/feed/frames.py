@@ -34,6 +34,19 @@ class Claim(NamedTuple):
     awaited: int
 
 
+class Ahead(NamedTuple):
+    """What is to be read ahead of use.
+
+    Attributes:
+        unit, frame: the units that the claimer must read and `settle`, and where to.
+        is_all: whether no unit was left out for want of room.
+    """
+
+    unit: list[int]
+    frame: list[int]
+    is_all: bool
+
+
 class Frames:
     """`frame_count` frames of `units.frame_bytes`, one for a unit each. Thread-safe; memory is taken when written to.
 
@@ -65,6 +78,8 @@ class Frames:
         # By the clock; less than 0 if all was delivered: then the last is the least. Frames go in this order.
         self._used = np.full(frame_count, _FIRST if keeps else 0, np.int64)
         self._clock = 0
+        self._is_ahead = np.zeros(frame_count, np.bool_)  # read ahead of use, and not used yet
+        self._is_coming = np.zeros(frame_count, np.bool_)  # being read ahead: held for that
         self._waiting: dict[int, list[Callable[[], None]]] = {}
 
     def claim(self, units: Int64s, arrived: Callable[[], None], gives_up: Callable[[], bool]) -> Claim:
@@ -101,6 +116,30 @@ class Frames:
                 self._waiting[one] = []
         return Claim(frames, unit, frame, awaited)
 
+    def claim_ahead(self, units: Int64s, most: int, due: int) -> Ahead:
+        """Hold frames for those of the units of n samples that have none, each until it is settled. Never waits.
+
+        No more than `most` are read ahead and not used at a time. They are used `due` claims from now.
+        """
+        with self.lock:
+            missing = distinct(units[(self._of_unit[units] < 0) & self._usable[units]])
+            room = max(0, most - int(np.count_nonzero(self._is_ahead)))
+            taken = self._choose(min(room, len(missing)), np.flatnonzero(self._holders == 0))
+            wanted = missing[: len(taken)]
+            self._assign(taken, wanted)
+            self._used[taken] = self._clock + due
+            self._is_ahead[taken] = self._is_coming[taken] = True
+            self._holders[taken] += 1
+            for one in taken.tolist():
+                self._waiting[one] = []
+        return Ahead(wanted.tolist(), taken.tolist(), len(wanted) == len(missing))
+
+    def forget_ahead(self) -> None:
+        """What was read ahead will not be used soon: its frames go first."""
+        with self.lock:
+            self._used[self._is_ahead] = -self._clock
+            self._is_ahead[:] = False
+
     def close(self) -> None:
         """Give the memory back, when no batch is under way any more."""
         self.memory = memoryview(b"")
@@ -115,6 +154,11 @@ class Frames:
             waiting = self._waiting.pop(frame, None)
             if waiting is None:
                 return
+            if self._is_coming[frame]:
+                self._is_coming[frame] = False
+                self._holders[frame] -= 1
+                if self._is_short:
+                    self._released.notify()
             if ready:
                 self._state[frame] = _READY
             else:
@@ -146,6 +190,7 @@ class Frames:
         self._unit[frame] = -1
         self._state[frame] = _EMPTY
         self._used[frame] = _FIRST
+        self._is_ahead[frame] = False
 
     def _hold(self, frames: Int64s) -> None:
         """Count the samples of a batch that lie in these frames (one each, repeats allowed)."""
@@ -153,6 +198,7 @@ class Frames:
         finished = frames[self._left[frames] <= 0]  # another epoch has begun
         self._left[finished] = self._sample_count[self._unit[finished]]
         np.subtract.at(self._left, frames, 1)
+        self._is_ahead[frames] = False
         self._used[frames] = self._clock
         self._used[frames[self._left[frames] <= 0]] = -self._clock
 
@@ -160,21 +206,26 @@ class Frames:
         """Up to `count` frames that nobody holds; `own_count` of the holds are the claimer's."""
         while True:
             idle = np.flatnonzero(self._holders == 0)
-            if len(idle) > count:
-                return idle[np.argpartition(self._used[idle], count)[:count]] if count else idle[:0]
-            if len(idle) == count or int(self._holders.sum()) == own_count or gives_up():
-                return idle
+            if len(idle) >= count or int(self._holders.sum()) == own_count or gives_up():
+                return self._choose(count, idle)
             self._is_short = True
             self._released.wait(_LOOK_AGAIN_S)
             self._is_short = False
 
+    def _choose(self, count: int, idle: Int64s) -> Int64s:
+        """Up to `count` of the idle frames, those that go first."""
+        if not 0 < count < len(idle):
+            return idle[:count]
+        return idle[np.argpartition(self._used[idle], count)[:count]]
+
     def _assign(self, frames: Int64s, units: Int64s) -> None:
         old = self._unit[frames]
-        self._cut_short[old[(old >= 0) & (self._left[frames] > 0)]] = True
+        self._cut_short[old[(old >= 0) & ((self._left[frames] > 0) | self._is_ahead[frames])]] = True
         self._of_unit[old[old >= 0]] = NO_FRAME
         self._of_unit[units] = frames
         self._unit[frames] = units
         self._state[frames] = _READING
         self._left[frames] = 0
+        self._is_ahead[frames] = False
         self.again_count += int(self._cut_short[units].sum())
         self._cut_short[units] = False
