@@ -219,17 +219,18 @@ class FetchPool:
         self._changed.notify(max(least, min(self._count_turns(count), self._width() - self._count_reading())))
 
     def _work(self) -> None:
-        with self._changed:
-            self._starting_count -= 1
-        while (turn := self._take()) is not None:
+        is_new = True
+        while (turn := self._take(is_new=is_new)) is not None:
+            is_new = False
             if not self._idle_count:
                 self._start_threads()
             self._read(*turn)
             del turn  # it holds the memory of a batch
 
-    def _take(self) -> tuple[Job, int, int] | None:
-        """The next reads to do; waits for some. None when the pool is closed."""
+    def _take(self, *, is_new: bool) -> tuple[Job, int, int] | None:
+        """The next reads to do, also of a new thread; waits for some. None when the pool is closed."""
         with self._changed:
+            self._starting_count -= is_new
             while not self._closed:
                 waiting = self._has_parts()
                 if waiting and self._count_reading() < self._width():

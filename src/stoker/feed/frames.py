@@ -75,9 +75,10 @@ class Frames:
         self._state = np.zeros(frame_count, np.uint8)
         self._holders = np.zeros(frame_count, np.int64)
         self._left = np.zeros(frame_count, np.int64)  # samples not delivered yet, in this epoch
-        # By the clock; less than 0 if all was delivered: then the last is the least. Frames go in this order.
-        self._used = np.full(frame_count, _FIRST if keeps else 0, np.int64)
-        self._clock = 0
+        # By the clock; less than 0 if all was delivered: then the last is the least. Frames go in this order; at first
+        # one after the other, as memory is cleared 2 MiB at a time.
+        self._used = np.arange(frame_count) + (_FIRST if keeps else 0)
+        self._clock = frame_count
         self._is_ahead = np.zeros(frame_count, np.bool_)  # read ahead of use, and not used yet
         self._is_coming = np.zeros(frame_count, np.bool_)  # being read ahead: held for that
         self._waiting: dict[int, list[Callable[[], None]]] = {}

@@ -65,8 +65,8 @@ def test_threads_are_started_and_woken_for_reads_that_wait_for_one_and_no_others
     woken = []
     plain = pool._take
 
-    def take():
-        turn = plain()
+    def take(**flags):
+        turn = plain(**flags)
         woken.append(turn is not None)
         return turn
 
