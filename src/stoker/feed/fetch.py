@@ -84,7 +84,7 @@ class FetchPool:
         self._starting_count = 0  # of these that have not come to look for work yet
         self._idle_count = 0
         self._looked_out = False
-        self._reading: dict[int, float] = {}  # thread -> when it began
+        self._reading: dict[int, float] = {}  # thread -> when it began, the last one last
         self._closed = False
         self._read_s = 0.0  # running means over reads: time, and CPU time of the thread
         self._cpu_s = 0.0
@@ -201,7 +201,12 @@ class FetchPool:
     def _count_reading(self) -> int:
         """How many threads read, but for those that hang."""
         overdue_s = time.perf_counter() - _OVERDUE_S
-        return sum(begin_s > overdue_s for begin_s in self._reading.values())
+        count = 0
+        for begin_s in reversed(self._reading.values()):
+            if begin_s <= overdue_s:
+                break
+            count += 1
+        return count
 
     def _has_parts(self) -> bool:
         """Whether there is something that no thread has taken."""
