@@ -340,7 +340,7 @@ def far_loader(store, **options):
     return make_loader(store, prefetch_bytes=1 << 15, gather_bytes=80 * 65536, epochs=1, **options)
 
 
-def test_how_much_is_read_at_a_time_does_not_depend_on_the_memory_for_batches():
+def test_how_much_is_read_at_a_time_does_not_depend_on_the_memory_for_batches(until):
     watched = Watched(LONG, read_s=0.01)
     expected, _ = contents(make_loader(LONG, gather_bytes=0, epochs=1))
     found, stats = contents(far_loader(watched))
@@ -355,7 +355,7 @@ def test_how_much_is_read_at_a_time_does_not_depend_on_the_memory_for_batches():
         frames = loader._feeder._stages._gatherer.frames
         for _ in range(20):
             next(batches)
-        assert frames._is_ahead.sum() > 5
+        until(lambda: frames._is_ahead.sum() > 5)
 
 
 def test_what_cannot_be_read_ahead_is_read_by_its_batch(monkeypatch):
@@ -380,7 +380,7 @@ def test_what_cannot_be_read_ahead_is_read_by_its_batch(monkeypatch):
     found, stats = contents(far_loader(Failing(LONG, read_s=FAR_S)))
     assert found == expected
     assert len(failed) > 10
-    assert stats.reads > len(open_dataset(LONG).blocks)
+    assert stats.reads >= len(open_dataset(LONG).blocks)  # those that came to nothing are not counted
 
 
 def test_offsets_are_read_before_the_batch_that_needs_them_is_planned(until):
