@@ -93,12 +93,12 @@ class FeedSettings:
             "bytes", "STOKER_FEED_PREFETCH_BYTES", "Memory for batches ahead of use; 0 reads each when asked for.", 0
         ),
     )
-    gather_bytes: int = field(
-        default=512 * MIB,
+    gather_bytes: int | None = field(
+        default=None,
         metadata=_rule(
             "bytes",
             "STOKER_FEED_GATHER_BYTES",
-            "Memory for blocks read whole for small samples; 0 reads each alone.",
+            "Memory for blocks read whole; 0 reads each sample alone; default: 512 MiB, less where memory is short.",
             0,
         ),
     )

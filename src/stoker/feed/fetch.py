@@ -75,14 +75,16 @@ class FetchPool:
 
     def __init__(self, thread_count: int) -> None:
         self._changed = threading.Condition()
-        self._queue: list[tuple[int, int, Job]] = []
+        self._queue: list[tuple[int, int, Job]] = []  # some of it may have nothing left to take
+        self._waiting_count = 0  # parts that no thread has taken
         self._submitted = 0
         self._thread_count = thread_count
         self._threads: list[threading.Thread] = []
         self._started_count = 0
+        self._starting_count = 0  # of these that have not come to look for work yet
         self._idle_count = 0
         self._looked_out = False
-        self._reading: dict[int, float] = {}  # thread -> when it began
+        self._reading: dict[int, float] = {}  # thread -> when it began, the last one last
         self._closed = False
         self._read_s = 0.0  # running means over reads: time, and CPU time of the thread
         self._cpu_s = 0.0
@@ -114,6 +116,7 @@ class FetchPool:
                 return
             finished = self._finishes(job)
             if not finished:
+                self._waiting_count += job.count
                 self._offer(job, job.count)
         if finished:  # not job.finished: a thread may have done it all by now
             job.done(job)
@@ -154,11 +157,13 @@ class FetchPool:
         """
         while True:
             with self._changed:
-                missing = max(self._width() - self._count_reading(), 1) - self._idle_count
+                wanted = min(self._width() - self._count_reading(), self._count_turns(self._waiting_count))
+                missing = max(wanted, 1) - self._idle_count - self._starting_count
                 if self._closed or missing <= 0 or self._started_count >= self._thread_count or not self._has_parts():
                     return
                 number = self._started_count
                 self._started_count += 1
+                self._starting_count += 1
             thread = threading.Thread(target=self._work, name=f"stoker-fetch-{number}", daemon=True)
             try:
                 thread.start()
@@ -171,6 +176,7 @@ class FetchPool:
         """The system gives no further thread: those that there are do the work. Raises CapacityError without any."""
         with self._changed:
             self._started_count -= 1
+            self._starting_count -= 1
             self._thread_count = max(1, self._started_count)
         if not self._started_count:
             raise CapacityError(
@@ -182,6 +188,10 @@ class FetchPool:
         """How many reads a thread takes at once."""
         return max(1, min(_TURN_MAX_COUNT, int(_TURN_S / self._read_s))) if self._read_s else 1
 
+    def _count_turns(self, count: int) -> int:
+        """How many threads are needed for so many reads to begin."""
+        return -(-count // self._turn_count())
+
     def _width(self) -> int:
         """How many threads read at a time."""
         near = 0 < self._least_s < NEAR_S
@@ -191,7 +201,12 @@ class FetchPool:
     def _count_reading(self) -> int:
         """How many threads read, but for those that hang."""
         overdue_s = time.perf_counter() - _OVERDUE_S
-        return sum(begin_s > overdue_s for begin_s in self._reading.values())
+        count = 0
+        for begin_s in reversed(self._reading.values()):
+            if begin_s <= overdue_s:
+                break
+            count += 1
+        return count
 
     def _has_parts(self) -> bool:
         """Whether there is something that no thread has taken."""
@@ -205,20 +220,22 @@ class FetchPool:
             job.queued = True
             self._submitted += 1
             heapq.heappush(self._queue, (job.step, self._submitted, job))
-        turns = -(-count // self._turn_count())
         least = 0 if self._looked_out else 1
-        self._changed.notify(max(least, min(turns, self._width() - self._count_reading())))
+        self._changed.notify(max(least, min(self._count_turns(count), self._width() - self._count_reading())))
 
     def _work(self) -> None:
-        while (turn := self._take()) is not None:
+        is_new = True
+        while (turn := self._take(is_new=is_new)) is not None:
+            is_new = False
             if not self._idle_count:
                 self._start_threads()
             self._read(*turn)
             del turn  # it holds the memory of a batch
 
-    def _take(self) -> tuple[Job, int, int] | None:
-        """The next reads to do; waits for some. None when the pool is closed."""
+    def _take(self, *, is_new: bool) -> tuple[Job, int, int] | None:
+        """The next reads to do, also of a new thread; waits for some. None when the pool is closed."""
         with self._changed:
+            self._starting_count -= is_new
             while not self._closed:
                 waiting = self._has_parts()
                 if waiting and self._count_reading() < self._width():
@@ -227,6 +244,7 @@ class FetchPool:
                     taken = min(stop, start + self._turn_count())
                     if taken < stop:
                         job.parts.append((taken, stop))
+                    self._waiting_count -= taken - start
                     job.running += 1
                     self._reading[threading.get_ident()] = time.perf_counter()
                     if not self._looked_out and self._has_parts():
@@ -265,14 +283,14 @@ class FetchPool:
                 self.read_count += reads
                 self.read_bytes += nbytes
                 self._learn((now - begin) / count, cpu / count)
-            spare = self._width() - self._count_reading() - 1  # this thread is one of them again in a moment
-            if self._queue and spare > 0:
-                self._changed.notify(spare)
-            else:
-                spare = 0
+            # This thread takes one of the turns in a moment. Whoever is woken for nothing costs as much as for a read.
+            turns = self._count_turns(self._waiting_count) - 1
+            spare = max(0, min(turns, self._width() - self._count_reading() - 1))
+            self._changed.notify(spare)
             rest = stop - start - count
             if rest and job.error is None and not self._closed:  # slower than thought: others may take the rest
                 job.parts.append((start + count, stop))
+                self._waiting_count += rest
                 self._offer(job, rest)
             finished = self._finishes(job)
         if finished:
@@ -296,6 +314,8 @@ class FetchPool:
     def _finishes(self, job: Job) -> bool:
         job.abandoned = job.abandoned or self._closed
         if job.abandoned or job.error is not None:
+            if job.queued:
+                self._waiting_count -= sum(stop - start for start, stop in job.parts)
             job.parts.clear()
         if job.finished or job.running or job.parts:
             return False

@@ -93,12 +93,19 @@ class Gathering:
     """What was chosen: `frame_count` units at a time of `units`; None: each sample by itself.
 
     `needed_bytes` is the memory for the units that would have been gathered, had there been as much; 0 if gathering
-    would not pay.
+    would not pay. `ahead_count` units may be read before there is a batch that needs them: what storage that is far
+    has in flight, and what makes up for units that come late, must not depend on how many batches there is memory for.
     """
 
     units: Units | None
     frame_count: int
     needed_bytes: int
+    ahead_count: int = 0
+
+    @property
+    def holds_all(self) -> bool:
+        """Whether every unit has a frame of its own."""
+        return self.units is not None and self.frame_count >= int(self.units.usable.sum())
 
 
 def pattern_of(order: Order, layout: Layout) -> Pattern:
@@ -136,18 +143,22 @@ def choose_units(blocks: Blocks, readable: NDArray[np.bool_], pattern: Pattern, 
             continue
         # Near units are read when they are needed; far ones as long before as batches are, as many as are in flight.
         ahead = 0 if facts.latency_s < NEAR_S else min(facts.threads, int(facts.ahead_bytes / unit_bytes))
-        frames = _frames(pattern, units, samples, ahead, whole=span_bytes > 0)
+        open_count = _open_count(pattern, units, samples, whole=span_bytes > 0)
+        frames = min(int(units.usable.sum()), open_count + ahead)
         if frames * units.frame_bytes > facts.gather_bytes:
             needed = min(needed or frames * units.frame_bytes, frames * units.frame_bytes)
             continue
-        best, best_s = (units, frames), cost_s
+        best, best_s = (units, frames, open_count), cost_s
     if best is None:
         return Gathering(None, 0, needed)
-    units, frames = best
+    units, frames, open_count = best
     # All of them, if they fit, so that the next epoch reads nothing; else as many as help, also if reads turn out slow.
     most, count = facts.gather_bytes // units.frame_bytes, int(units.usable.sum())
     frame_count = count if count <= most else min(most, int(_SLACK * frames) + facts.threads)
-    return Gathering(units, frame_count, frames * units.frame_bytes)
+    ahead = 0
+    if facts.latency_s >= NEAR_S and facts.ahead_bytes:
+        ahead = min(facts.threads, frame_count - (0 if frame_count == count else open_count))
+    return Gathering(units, frame_count, frames * units.frame_bytes, ahead)
 
 
 def cut_units(blocks: Blocks, readable: NDArray[np.bool_], span_bytes: int) -> Units:
@@ -189,12 +200,12 @@ def _used_ratio(pattern: Pattern, samples: float, *, whole: bool) -> float:
     return max(ratio, 1 / samples)
 
 
-def _frames(pattern: Pattern, units: Units, samples: float, ahead: int, *, whole: bool) -> int:
-    """Units that are open at a time: those that the order goes back to, and `ahead` of them that are being read."""
+def _open_count(pattern: Pattern, units: Units, samples: float, *, whole: bool) -> int:
+    """Units that are open at a time: those that the order goes back to."""
     count = int(units.usable.sum())
     if pattern.shuffle is False:
-        return min(count, 2 * (int(pattern.share / samples) + 2) + ahead)
+        return min(count, 2 * (int(pattern.share / samples) + 2))
     if whole or pattern.shuffle == "exact":
         return count  # adjacent blocks stand anywhere in the epoch
     # Keys of a piece spread over W places, so W pieces of a lane are open, one or two of them cut by the lane's ends.
-    return min(count, pattern.lane_count * (pattern.window + 2) + ahead)
+    return min(count, pattern.lane_count * (pattern.window + 2))

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stoker.dataset.distinct import distinct
+from stoker.dataset.order import OrderedBatch
 from stoker.dataset.places import NO_CHECKSUM
 from stoker.dataset.readable import Readable
-from stoker.errors import NotFound, Truncated
+from stoker.errors import NotFound, StokerError, Truncated
 from stoker.feed.fetch import FetchPool, Job, SampleReader
-from stoker.feed.frames import Frames
+from stoker.feed.frames import Ahead, Frames
 from stoker.feed.gather import NEAR_S, Gathering
 from stoker.feed.plan import BatchPlan
 from stoker.io.buffers import view
@@ -35,26 +37,61 @@ class Gatherer:
     """Fetches batches by whole units. `done(work, error)` is called once for each, in whatever thread was its last.
 
     Samples whose unit has no frame, could not be read, or does not match its checksum, are read by themselves: the
-    errors of a batch are the same either way.
+    errors of a batch are the same either way. `keeps`: there is a further epoch, as `Frames` wants to know.
     """
 
-    def __init__(self, opened: Readable, gathering: Gathering, pool: FetchPool, done: Done) -> None:
+    def __init__(self, opened: Readable, gathering: Gathering, pool: FetchPool, done: Done, *, keeps: bool) -> None:
         assert gathering.units is not None
         self.units = gathering.units
-        self.frames = Frames(gathering.units, gathering.frame_count)
+        self.frames = Frames(gathering.units, gathering.frame_count, keeps=keeps)
         self.pool = pool
         self.done = done
         self.opened = opened
         self._first_sample = opened.blocks.first_sample
+        self._ahead_count = gathering.ahead_count
+        self._ahead_jobs: set[Job] = set()
 
     def fetch(self, work: Work) -> None:
         """Begin to fetch a batch that has its memory, or do all of it if its units are near. For one thread.
 
         Waits while batches before it hold all frames.
         """
-        blocks = np.searchsorted(self._first_sample, work.plan.ordered.samples, side="right") - 1
-        batch = _Gathered(self, work, self.units.of_block[blocks])
+        batch = _Gathered(self, work, self._units_of(work.plan.ordered))
         batch.begin()
+
+    def read_ahead(self, ordered: OrderedBatch, due: int) -> bool:
+        """Begin to read the units of a batch that is `due` batches away; False if there is no room for all of them now.
+
+        One that cannot be read is left to the batch, which then says why. For the thread that fetches.
+        """
+        ahead = self.frames.claim_ahead(self._units_of(ordered), self._ahead_count, due)
+        if ahead.unit:
+            job = Job(ordered.step, len(ahead.unit), partial(self._try, ahead), partial(self._end_ahead, ahead))
+            self._ahead_jobs.add(job)
+            self.pool.submit(job)
+        return ahead.is_all
+
+    def forget_ahead(self) -> None:
+        """Other batches are wanted than those that units are being read for."""
+        for job in tuple(self._ahead_jobs):
+            self.pool.abandon(job)
+        self.frames.forget_ahead()
+
+    def _units_of(self, ordered: OrderedBatch) -> NDArray[np.int64]:
+        blocks = np.searchsorted(self._first_sample, ordered.samples, side="right") - 1
+        units: NDArray[np.int64] = self.units.of_block[blocks]
+        return units
+
+    def _try(self, ahead: Ahead, index: int) -> int:
+        try:
+            return self.read(ahead.unit[index], ahead.frame[index])
+        except StokerError:
+            return 0
+
+    def _end_ahead(self, ahead: Ahead, job: Job) -> None:
+        for frame in ahead.frame:
+            self.frames.settle(frame, ready=False)  # no effect on those that were read
+        self._ahead_jobs.discard(job)
 
     def read(self, unit: int, frame: int) -> int:
         """Read a unit into its frame; returns its bytes, 0 if its object ends earlier or is gone."""

@@ -64,14 +64,21 @@ class FeedOptions:
 
     @classmethod
     def of(cls, settings: FeedSettings, epochs: int, prefetch_bytes: int | str | None) -> Self:
-        """What the settings say, but for `prefetch_bytes` if that is given."""
+        """What the settings say, but for `prefetch_bytes` if that is given; the default of `gather_bytes` follows from
+        the memory of the node and from the ranks that share it.
+        """
+        gather_bytes = settings.gather_bytes
+        if gather_bytes is None:
+            from stoker.feed.memory_share import default_gather_bytes  # noqa: PLC0415  not loaded by a child feeder
+
+            gather_bytes = default_gather_bytes(os.environ)
         wanted = settings.prefetch_bytes if prefetch_bytes is None else prefetch_bytes
         return cls(
             epochs,
             parse_bytes(wanted),
             settings.threads,
             settings.deadline_s,
-            gather_bytes=settings.gather_bytes,
+            gather_bytes=gather_bytes,
             map_workers=settings.map_workers,
             feeder=settings.feeder,
         )

@@ -20,6 +20,7 @@ from stoker.feed.bad import Replacements
 from stoker.feed.batch import BadSample
 from stoker.feed.gather import Pattern
 from stoker.feed.options import FeedOptions
+from stoker.feed.outlook import Outlook
 from stoker.feed.placement import Placement, Work
 from stoker.feed.plan import BatchPlan, FeedSpec, plan_batch
 from stoker.feed.stages import Stages
@@ -50,7 +51,6 @@ class Producer:
         pattern: Pattern | None = None,
     ) -> None:
         self._opened = opened
-        self._batches = batches
         self._spec = spec
         self._options = options
         self._step_count = step_count
@@ -58,8 +58,11 @@ class Producer:
         self._placement = placement or _place(spec, options)
         self._arena = self._placement.arena
         self._stages = Stages(opened, spec, options, self._placement, _weakly(self._finish), pattern)
+        self._outlook = Outlook(
+            batches, step_count, self._stages.read_ahead, self._stages.forget_ahead
+        )  # the planner's
         self._planner: threading.Thread | None = None  # once it runs, it holds the feeder until it ends
-        # The planner's own: a plan without a slot, what it leaves out, and its cost.
+        # The planner's own, as is the outlook: a plan without a slot, what it leaves out, and its cost.
         self._unplaced: tuple[BatchPlan, tuple[BadSample, ...], int] | None = None
 
         # What follows is guarded by this lock, but for the flag, which a garbage collection may set anywhere.
@@ -207,6 +210,8 @@ class Producer:
         if work.memory is not None:
             self._unplaced = None
             self._stages.fetch(work)
+            if self._stages.looks_ahead:
+                self._outlook.look()
         return wait_s
 
     def _choose(self) -> int | None:
@@ -227,7 +232,7 @@ class Producer:
         if self._unplaced is None or self._unplaced[0].step != step:
             self._unplaced = None
             begin_ns = time.perf_counter_ns()
-            ordered = self._batches(step)
+            ordered = self._outlook.take(step)
             with self._changed:
                 ordered, bad = self._replacements.apply(ordered)
             self._stages.load_offsets(ordered)
@@ -291,6 +296,7 @@ class Producer:
     def _finish(self, work: Work, error: BaseException | None) -> None:
         with self._changed:
             if error is None and not work.dropped:
+                self._outlook.open()
                 self._tell_made(work.step)
                 if any(self._spec.grows):
                     self._arena.wake()  # the first one shows how much room the others take

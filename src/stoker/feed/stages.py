@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import TypeAlias
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from stoker.dataset.distinct import distinct
 from stoker.dataset.order import OrderedBatch
 from stoker.dataset.readable import Readable
+from stoker.errors import StokerError
 from stoker.feed.batch import BYTES, Field, InReply, WireBatch, blank, read_field
 from stoker.feed.decode import AsRows, decode_batch, find_decoder
 from stoker.feed.fetch import FetchPool, Job
@@ -82,28 +84,65 @@ class Stages:
         self._gatherer: Gatherer | None = None
         self._knows_all = False
         self._known_objects = np.zeros(len(opened.objects), np.bool_)
+        self._coming: dict[int, threading.Event] = {}  # objects whose offsets are read ahead: set when that has ended
 
     def load_offsets(self, ordered: OrderedBatch) -> None:
         """Read the offset tables that a batch is the first to need, side by side. For one thread."""
         if self._knows_all:
             return
-        firsts = self._opened.objects.first_sample
-        touched = np.searchsorted(firsts, ordered.samples, side="right") - 1
-        new = distinct(touched[~self._known_objects[touched]])
+        new = self._new_objects(ordered)
+        for index in new:
+            if (coming := self._coming.pop(index, None)) is not None:
+                coming.wait()
         if len(new) > 1:
             loaded = threading.Event()
-
-            def load(index: int) -> int:
-                self._opened.load(int(new[index]), self._spec.fields)
-                return 0
-
-            job = Job(ordered.step, len(new), load, lambda _: loaded.set())
+            job = Job(ordered.step, len(new), lambda number: self._load(new[number]), lambda _: loaded.set())
             self.pool.submit(job)
             loaded.wait()
             if job.error is not None:
                 raise job.error
         self._known_objects[new] = True
         self._knows_all = bool(self._known_objects.all())
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether there is anything to gain by `read_ahead`: the store is far, and batches are made before use."""
+        return self._latency_s >= NEAR_S and self._options.prefetch_bytes > 0
+
+    def read_ahead(self, ordered: OrderedBatch, due: int) -> bool:
+        """Begin to read offset tables and units for a batch that is `due` batches away, and do not wait for them.
+
+        False if there is no room for more. What goes wrong is left to the batch itself. For one thread.
+        """
+        if not self._knows_all:
+            new = [index for index in self._new_objects(ordered) if index not in self._coming]
+            if new:
+                loaded = threading.Event()
+                self._coming |= dict.fromkeys(new, loaded)
+                job = Job(ordered.step, len(new), lambda number: self._try_load(new[number]), lambda _: loaded.set())
+                self.pool.submit(job)
+        if self._gatherer is None:
+            return not self._knows_all
+        return self._gatherer.read_ahead(ordered, due)
+
+    def forget_ahead(self) -> None:
+        """Other batches are wanted than those that was read ahead for."""
+        if self._gatherer is not None:
+            self._gatherer.forget_ahead()
+
+    def _new_objects(self, ordered: OrderedBatch) -> list[int]:
+        touched = np.searchsorted(self._opened.objects.first_sample, ordered.samples, side="right") - 1
+        new: list[int] = distinct(touched[~self._known_objects[touched]]).tolist()
+        return new
+
+    def _load(self, index: int) -> int:
+        self._opened.load(index, self._spec.fields)
+        return 0
+
+    def _try_load(self, index: int) -> int:
+        with suppress(StokerError):  # raised where it is needed
+            self._load(index)
+        return 0
 
     def fetch(self, work: Work) -> None:
         """Begin the reads of a batch that has its memory and `times[0]`."""
@@ -137,7 +176,8 @@ class Stages:
         )
         self.gathering = choose_units(self._opened.blocks, self._opened.readable, self._pattern, facts)
         if self.gathering.units is not None:
-            self._gatherer = Gatherer(self._opened, self.gathering, self.pool, self._fetched)
+            keeps = self._options.epochs > 1 or self.gathering.holds_all
+            self._gatherer = Gatherer(self._opened, self.gathering, self.pool, self._fetched, keeps=keeps)
         elif self.gathering.needed_bytes:
             _log.info(
                 "samples of %s are read one by one: reading whole blocks would take gather_bytes=%d",

@@ -146,6 +146,7 @@ def unpack_hello(hello: Hello) -> Fed:
             seeds_process=dataset.seeded,
         ),
         options=FeedOptions(
+            epochs=-(-hello.step_count // order.steps_per_epoch),
             prefetch_bytes=hello.prefetch_bytes,
             gather_bytes=hello.gather_bytes,
             threads=hello.threads,

@@ -365,7 +365,7 @@ def test_a_step_under_way_is_not_given_up_for_one_before_it_once_it_is_asked_for
     feeder = feed(store, prefetch_bytes=5 * 256, patience_s=10)
     receive(feeder, 4)
     until(lambda: feeder.stats().ready_batches == 4)  # 6 to 9, and 5 is under way
-    planning, plan, batches = threading.Event(), threading.Event(), feeder._batches
+    planning, plan, batches = threading.Event(), threading.Event(), feeder._outlook._batches
 
     def plan_slowly(step):
         if step == 2:
@@ -373,7 +373,7 @@ def test_a_step_under_way_is_not_given_up_for_one_before_it_once_it_is_asked_for
             assert plan.wait(10)
         return batches(step)
 
-    feeder._batches = plan_slowly
+    feeder._outlook._batches = plan_slowly
     receive(feeder, 0)
     assert planning.wait(10)
     assert 5 in feeder._works

@@ -60,6 +60,46 @@ def test_parts_that_read_nothing_are_no_reads(pool):
     assert (pool.read_count, pool.read_bytes) == (5, 5)
 
 
+def test_threads_are_started_and_woken_for_reads_that_wait_for_one_and_no_others():
+    pool, finished = FetchPool(64), Finished()
+    woken = []
+    plain = pool._take
+
+    def take(**flags):
+        turn = plain(**flags)
+        woken.append(turn is not None)
+        return turn
+
+    pool._take = take
+    for step in range(30):
+        pool.submit(Job(step, 1, lambda _: time.sleep(0.003) or 1, finished))
+        finished.wait()
+    assert len(pool._threads) <= 4
+    assert pool._waiting_count == 0
+    assert pool.close(10) == 0
+    assert woken.count(True) == 30
+
+
+def test_what_nobody_has_taken_is_counted_also_when_a_job_fails_or_is_abandoned(pool):
+    gate, finished = threading.Event(), Finished()
+
+    def do(index):
+        assert gate.wait(10)
+        if index % 2:
+            raise Truncated("ends")
+        return 1
+
+    jobs = [Job(step, 50, do, finished) for step in range(4)]
+    for job in jobs:
+        pool.submit(job)
+    pool.abandon(jobs[3])
+    assert pool._waiting_count == sum(stop - start for job in jobs for start, stop in job.parts) > 0
+    gate.set()
+    while len(finished.jobs) < 4:
+        finished.wait()
+    assert pool._waiting_count == 0
+
+
 @pytest.mark.alone
 def test_slow_parts_are_done_side_by_side_by_as_many_threads_as_there_are(pool):
     running, most, finished, lock = set(), [], Finished(), threading.Lock()

@@ -30,7 +30,7 @@ def fill(frames, wanted):
 
 
 def test_a_unit_is_read_once_and_found_again():
-    frames = Frames(units_of(10), 4)
+    frames = Frames(units_of(10), 4, keeps=True)
     first = fill(frames, [3, 5, 3])
     assert first.unit == [3, 5]
     assert frames.are_ready(first.frames).all()
@@ -41,7 +41,7 @@ def test_a_unit_is_read_once_and_found_again():
 
 
 def test_frames_that_are_held_are_not_taken_and_what_has_none_is_told():
-    frames = Frames(units_of(10), 2)
+    frames = Frames(units_of(10), 2, keeps=True)
     held = fill(frames, [0, 1])
     late = fill(frames, [2, 0])
     assert late.frames.tolist() == [-1, held.frames[0]]
@@ -52,7 +52,7 @@ def test_frames_that_are_held_are_not_taken_and_what_has_none_is_told():
 
 
 def test_what_was_delivered_whole_goes_first_then_what_was_used_longest_ago():
-    frames = Frames(units_of(10, samples=2), 3)
+    frames = Frames(units_of(10, samples=2), 3, keeps=True)
     for wanted in ([0], [1, 1], [2]):  # unit 1 has given both of its samples
         frames.release(fill(frames, wanted).frames)
     frames.release(fill(frames, [3]).frames)
@@ -64,8 +64,21 @@ def test_what_was_delivered_whole_goes_first_then_what_was_used_longest_ago():
     assert frames.again_count == 1
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+def test_memory_that_was_never_written_to_is_taken_first_only_if_there_is_a_use_for_what_was_delivered(keeps):
+    frames = Frames(units_of(10, samples=1), 4, keeps=keeps)
+    for unit in range(8):
+        frames.release(fill(frames, [unit]).frames)
+    kept = [unit for unit in range(8) if frames._of_unit[unit] >= 0]
+    assert kept == ([0, 1, 2, 7] if keeps else [7])
+    if keeps:  # each of them is found in the next epoch, before it is given up
+        for unit in (4, 0, 5, 1, 6, 2):
+            assert fill(frames, [unit]).unit == ([unit] if unit >= 4 else [])
+            frames.release(np.array([frames._of_unit[unit]]))
+
+
 def test_a_claim_waits_until_frames_are_released_but_not_for_itself():
-    frames = Frames(units_of(10), 2)
+    frames = Frames(units_of(10), 2, keeps=True)
     held = fill(frames, [0, 1])
     release = threading.Timer(0.02, lambda: frames.release(held.frames))
     release.start()
@@ -80,7 +93,7 @@ def test_a_claim_waits_until_frames_are_released_but_not_for_itself():
 
 
 def test_units_that_are_not_to_be_gathered_get_no_frame():
-    frames = Frames(units_of(4, unusable=[2]), 4)
+    frames = Frames(units_of(4, unusable=[2]), 4, keeps=True)
     claim = fill(frames, [1, 2])
     assert claim.unit == [1]
     assert claim.frames[1] == -1
@@ -88,7 +101,7 @@ def test_units_that_are_not_to_be_gathered_get_no_frame():
 
 @pytest.mark.parametrize("ready", [True, False])
 def test_who_waits_for_a_unit_is_told_when_it_is_there_or_will_not_be(ready):
-    frames, told = Frames(units_of(4), 4), []
+    frames, told = Frames(units_of(4), 4, keeps=True), []
     reader = frames.claim(np.array([1]), never, never)
     waiter = frames.claim(np.array([1, 1, 2]), lambda: told.append(1), never)
     assert (waiter.unit, waiter.awaited) == ([2], 1)
@@ -103,24 +116,81 @@ def test_who_waits_for_a_unit_is_told_when_it_is_there_or_will_not_be(ready):
 
 
 def test_what_is_forgotten_is_read_again():
-    frames = Frames(units_of(4), 4)
+    frames = Frames(units_of(4), 4, keeps=True)
     claim = fill(frames, [1, 2])
     frames.forget(claim.frames[:1])
     frames.release(claim.frames)
     assert fill(frames, [1, 2]).unit == [1]
 
 
+def test_what_is_read_ahead_is_held_until_it_is_there_and_then_kept_for_its_batch():
+    frames = Frames(units_of(10), 3, keeps=False)
+    ahead = frames.claim_ahead(np.array([5, 6, 5]), 2, 4)
+    assert (ahead.unit, ahead.is_all) == ([5, 6], True)
+    assert frames.claim_ahead(np.array([5, 7]), 2, 4) == ([], [], False)  # no more than two
+    early = frames.claim(np.array([1, 2]), never, lambda: True)
+    assert early.frames.min() == -1  # one frame is left
+    frames.settle(early.frame[0], ready=True)
+    for frame in ahead.frame:
+        frames.settle(frame, ready=True)
+    frames.release(early.frames)
+    assert fill(frames, [3]).unit == [3]  # in the place of what was used before
+    told = []
+    late = frames.claim(np.array([5, 6]), lambda: told.append(1), lambda: True)
+    assert (late.unit, late.awaited, told) == ([], 0, [])
+    assert frames.are_ready(late.frames).all()
+    assert frames.again_count == 0
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_a_batch_waits_for_what_is_being_read_ahead_for_it(ready):
+    frames, told = Frames(units_of(10), 3, keeps=False), []
+    ahead = frames.claim_ahead(np.array([5]), 2, 4)
+    claim = frames.claim(np.array([5, 5]), lambda: told.append(1), never)
+    assert (claim.unit, claim.awaited) == ([], 1)
+    frames.settle(ahead.frame[0], ready=ready)
+    assert told == [1]
+    assert frames.are_ready(claim.frames).all() == ready
+    frames.release(claim.frames)
+    assert not frames._holders.any()
+    assert frames.claim_ahead(np.array([6, 7, 8]), 2, 4).is_all is False  # there is room for two again
+
+
+def test_what_was_read_ahead_in_vain_makes_room_first():
+    frames = Frames(units_of(10), 3, keeps=False)
+    frames.release(fill(frames, [1, 2]).frames)
+    ahead = frames.claim_ahead(np.array([5]), 1, 4)
+    frames.forget_ahead()
+    other = frames.claim_ahead(np.array([6]), 1, 4)
+    assert other.frame != ahead.frame  # that is being written to still
+    for claim in (ahead, other):
+        frames.settle(claim.frame[0], ready=True)
+    frames.forget_ahead()
+    assert set(frames.claim_ahead(np.array([7, 8]), 2, 4).frame) == {*ahead.frame, *other.frame}
+
+
 def test_closing_gives_the_memory_back():
-    frames = Frames(units_of(4), 4)
+    frames = Frames(units_of(4), 4, keeps=True)
     frames.close()
     assert len(frames.memory) == 0
     assert frames.size_bytes == 512
 
 
-@given(st.integers(1, 6), st.lists(st.tuples(st.lists(st.integers(0, 9), min_size=1, max_size=6), st.booleans())))
-def test_a_frame_holds_what_is_said_to_lie_in_it_as_long_as_it_is_held(frame_count, turns):
-    frames, held = Frames(units_of(10), frame_count), []
-    for wanted, release in turns:
+@given(
+    st.integers(1, 6),
+    st.lists(st.tuples(st.lists(st.integers(0, 9), min_size=1, max_size=6), st.booleans())),
+    st.booleans(),
+    st.integers(0, 4),
+)
+def test_a_frame_holds_what_is_said_to_lie_in_it_as_long_as_it_is_held(frame_count, turns, keeps, most):
+    frames, held = Frames(units_of(10), frame_count, keeps=keeps), []
+    for number, (wanted, release) in enumerate(turns):
+        for ahead, _ in turns[number : number + 2]:
+            claim = frames.claim_ahead(np.array(ahead), most, 1)
+            assert int(frames._is_ahead.sum()) <= most
+            for unit, frame in zip(claim.unit, claim.frame, strict=True):
+                frames.view(frame, 100)[:1] = bytes([unit])
+                frames.settle(frame, ready=True)
         held.append((wanted, fill(frames, wanted)))
         for units, claim in held:
             for unit, frame in zip(units, claim.frames.tolist(), strict=True):

@@ -12,6 +12,7 @@ from stoker.dataset.write import DatasetWriter
 from stoker.errors import DigestMismatch, NotFound, Truncated, Unavailable
 from stoker.feed import stages
 from stoker.feed.gather import Gathering, cut_units
+from stoker.feed.gatherer import Gatherer
 from stoker.feed.loader import FeedOptions, Loader
 from stoker.ledger import Ledger, LedgerIdentity
 from stoker.store.local import LocalStore
@@ -308,6 +309,91 @@ def test_no_frame_stays_held_when_no_batch_is_under_way(until):
         frames = loader._feeder._stages._gatherer.frames
         until(lambda: not frames._holders.any())
         assert not frames._waiting
+
+
+class Watched(SlowStore):
+    """Slow, and counts how many of its reads of shards are under way."""
+
+    def __init__(self, inner, read_s):
+        super().__init__(inner, read_s)
+        self.lock = threading.Lock()
+        self.keys = []
+        self.count = self.most = 0
+
+    def read_into(self, key, start, buffer):
+        with self.lock:
+            self.keys.append((key, start))
+            self.count += key.startswith("shard-")
+            self.most = max(self.most, self.count)
+        try:
+            super().read_into(key, start, buffer)
+        finally:
+            with self.lock:
+                self.count -= key.startswith("shard-")
+
+
+LONG = write(MemoryStore("data"), [(1000,)] * 6000, shard_bytes=1 << 18)
+
+
+def far_loader(store, **options):
+    """A loader that has memory for little more than one batch, and for two thirds of the blocks."""
+    return make_loader(store, prefetch_bytes=1 << 15, gather_bytes=80 * 65536, epochs=1, **options)
+
+
+def test_how_much_is_read_at_a_time_does_not_depend_on_the_memory_for_batches(until):
+    watched = Watched(LONG, read_s=0.01)
+    expected, _ = contents(make_loader(LONG, gather_bytes=0, epochs=1))
+    found, stats = contents(far_loader(watched))
+    assert found == expected
+    assert stats.read_again == 0
+    assert stats.reads == len(open_dataset(LONG).blocks)
+    assert 0 < stats.gather_bytes <= 80 * 65536
+    with far_loader(watched) as loader:
+        loader.seek(loader.position(after=99))
+        batches = iter(loader)
+        next(batches)
+        frames = loader._feeder._stages._gatherer.frames
+        for _ in range(20):
+            next(batches)
+        until(lambda: frames._is_ahead.sum() > 5)
+
+
+def test_what_cannot_be_read_ahead_is_read_by_its_batch(monkeypatch):
+    ahead, failed, plain = threading.local(), [], Gatherer._try
+
+    def attempt(gatherer, claim, index):
+        ahead.reads = True
+        try:
+            return plain(gatherer, claim, index)
+        finally:
+            ahead.reads = False
+
+    class Failing(SlowStore):
+        def read_into(self, key, start, buffer):
+            if getattr(ahead, "reads", False) and start % 3 == 0:
+                failed.append(start)
+                raise Unavailable("away")
+            super().read_into(key, start, buffer)
+
+    monkeypatch.setattr(Gatherer, "_try", attempt)
+    expected, _ = contents(make_loader(LONG, gather_bytes=0, epochs=1))
+    found, stats = contents(far_loader(Failing(LONG, read_s=FAR_S)))
+    assert found == expected
+    assert len(failed) > 10
+    assert stats.reads >= len(open_dataset(LONG).blocks)  # those that came to nothing are not counted
+
+
+def test_offsets_are_read_before_the_batch_that_needs_them_is_planned(until):
+    watched = Watched(LONG, read_s=FAR_S)
+    tables = {info.key for info in LONG.list() if info.key.startswith("offsets")}
+    assert len(tables) > 20
+    with far_loader(watched, shuffle=False, batch=10) as loader:
+        batches = iter(loader)
+        for _ in range(3):
+            next(batches)
+        known = loader._feeder._stages._known_objects
+        until(lambda: loader._feeder._stages._coming)
+        assert int(known.sum()) <= 2
 
 
 class Mounted(SlowStore):
