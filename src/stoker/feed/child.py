@@ -13,8 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -53,39 +52,63 @@ _CLOSE_S: Final = 5.0  # a child has nothing to finish: it ends at once, unless 
 _GRACE_S: Final = 1.0  # so much longer than its deadline training waits for the child's own word on what it waits for
 _DEATHS_MAX: Final = 3
 _FORGIVEN_AFTER: Final = 100  # batches in a row
+_QUOTA_DIVISOR: Final = 4  # the feeder lacks a quarter of the memory at most
+_QUOTA_MAX: Final = 8  # more would save a small part of what is left
 
 _log = logging.getLogger("stoker.feed")
 
 
 class _Loans:
-    """Memory that training holds. A loan's death may happen anywhere: it takes no lock and waits for nothing."""
+    """Memory that training holds. A loan's death may happen anywhere: it takes no lock and waits for nothing.
+
+    To tell the feeder wakes it, which takes more of the trainer's time than all else about a loan: `quota` are told at
+    once, as many as it can do without while it has enough other memory.
+    """
 
     def __init__(self) -> None:
         self.live: dict[int, tuple[int, int]] = {}  # number -> offset, bytes
+        self.untold: dict[int, tuple[int, int]] = {}  # those that have died, and of which the feeder is not told yet
         self.channel: Channel | None = None
         self.next_number = 0
-        self._unsent: SimpleQueue[int] = SimpleQueue()
+        self.quota = 1
 
     def returned(self, number: int) -> None:
         """The loan has died: its slot is free, once the feeder knows."""
-        if self.live.pop(number, None) is None:
+        loan = self.live.pop(number, None)
+        if loan is None:
             return
-        channel = self.channel
-        if channel is None or not channel.post(encode(Release([number]))):
-            self._unsent.put(number)
+        self.untold[number] = loan
+        if len(self.untold) >= self.quota:
+            self.tell()
 
-    def take_unsent(self) -> list[int]:
-        """Those of which the feeder could not be told."""
-        found: list[int] = []
-        while not self._unsent.empty():
-            with contextlib.suppress(Empty):
-                found.append(self._unsent.get_nowait())
-        return found
+    def tell(self) -> None:
+        """Tell the feeder of those that have died, if that needs no waiting."""
+        channel, dead = self.channel, self.untold.copy()
+        if dead and channel is not None and channel.post(encode(Release(list(dead)))):
+            self.forget(dead)
+
+    def forget(self, dead: Iterable[int]) -> None:
+        """The feeder knows of these."""
+        for number in dead:
+            self.untold.pop(number, None)
+
+    def adapt_quota(self, free_bytes: int, nbytes: int) -> None:
+        """For batches of `nbytes` in an arena of which `free_bytes` are not lent."""
+        self.quota = min(max(1, free_bytes // (_QUOTA_DIVISOR * room(nbytes))), _QUOTA_MAX)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the slots that are lent."""
-        return sum(room(nbytes) for offset, nbytes in self.live.copy().values() if offset != NOWHERE)
+        return _slot_bytes(self.live.copy())
+
+    @property
+    def taken_bytes(self) -> int:
+        """The same, and of those that the feeder takes for lent."""
+        return _slot_bytes(self.live.copy()) + (_slot_bytes(self.untold.copy()) if self.untold else 0)
+
+
+def _slot_bytes(loans: dict[int, tuple[int, int]]) -> int:
+    return sum([room(nbytes) for _, nbytes in loans.values()])
 
 
 class ChildFeeder:
@@ -120,7 +143,7 @@ class ChildFeeder:
             wire = hear_batch(made, self._lend(made, files))
             self._taken_count += 1
             self._since_death_count += 1
-            self._page[Word.LENT] = self._loans.nbytes
+            self._tell_lent(made.memory_bytes)
             self._next = step + 1
             return wire
 
@@ -158,12 +181,13 @@ class ChildFeeder:
         self, child: Child, step: int, since_ns: int, deadline_s: float
     ) -> tuple[Made | Erred | Failed, list[int]] | None:
         """What was pushed already, or comes once the child knows that it is waited for; None at the deadline."""
-        unsent = self._loans.take_unsent()
-        if unsent:
-            child.channel.send(encode(Release(unsent)), timeout_s=self._left_s(deadline_s))
-        found = self._next_reply(child, 0)
+        found = self._next_reply(child, None if self._hello.prefetch_bytes else 0)
         if found is None:
-            self._page[Word.LENT] = self._loans.nbytes
+            loans = self._loans
+            dead = list(loans.untold.copy())
+            if dead and child.channel.send(encode(Release(dead)), timeout_s=self._left_s(deadline_s)):
+                loans.forget(dead)
+            self._tell_lent()
             child.channel.send(encode(Wait(self._number, step, since_ns)), timeout_s=self._left_s(deadline_s))
             found = self._next_reply(child, deadline_s)
             if found is None:
@@ -174,15 +198,27 @@ class ChildFeeder:
         """Go on at `step`, and forget what was pushed and not taken."""
         self._number += 1
         self._taken_count = 0
-        self._loans.take_unsent()  # they are not among those alive any more
-        self._page[Word.LENT] = self._loans.nbytes
+        dead = list(self._loans.untold.copy())
+        self._tell_lent()
         seek = Seek(self._number, step, since_ns, list(self._loans.live.copy()))
-        child.channel.send(encode(seek), timeout_s=self._left_s(deadline_s))
+        if child.channel.send(encode(seek), timeout_s=self._left_s(deadline_s)):
+            self._loans.forget(dead)  # they are not among those alive any more
 
-    def _next_reply(self, child: Child, deadline_s: float) -> tuple[Made | Erred | Failed, list[int]] | None:
-        """The next message that is of now; None if none came until the deadline (0: none is there)."""
+    def _tell_lent(self, nbytes: int = 0) -> None:
+        """Say in the page what is lent, and see how many loans the feeder can do without, for batches of `nbytes`."""
+        lent = self._loans.taken_bytes
+        self._page[Word.LENT] = lent
+        if nbytes:
+            self._loans.adapt_quota(self._arena.size_bytes - lent, nbytes)
+
+    def _next_reply(self, child: Child, deadline_s: float | None) -> tuple[Made | Erred | Failed, list[int]] | None:
+        """The next message that is of now; None if none came until the deadline (None: soon; 0: none is there)."""
+        channel = child.channel
         while True:
-            found = child.channel.receive(self._left_s(deadline_s) if deadline_s else 0)
+            if deadline_s is None:
+                found = channel.receive_soon()
+            else:
+                found = channel.receive(self._left_s(deadline_s) if deadline_s else 0)
             if found is None:
                 return None
             message, files = decode_from_feeder(found[0]), found[1]
@@ -298,7 +334,7 @@ class ChildFeeder:
     def stats(self) -> FeedStats:
         """As `Feeder.stats`."""
         page, lent = self._page, self._loans.nbytes
-        in_flight = 0 if self._closing else max(0, int(page[Word.TAKEN]) - lent)
+        in_flight = 0 if self._closing else max(0, int(page[Word.TAKEN]) - self._loans.taken_bytes)
         ready = int(page[Word.READY]) + int(page[Word.PUSHED]) - self._taken_count
         self._peak_bytes = max(self._peak_bytes, in_flight, int(page[Word.PEAK]))
         return FeedStats(

@@ -234,19 +234,24 @@ class Loader:
 
     def _deliver(self, step: int, entered_ns: int) -> Batch:
         """The batch of a step, and the account of the wait for it."""
-        with naming(self._url, DatasetError):
+        budget = self._budget
+        try:
             given = self._handover.take(step)
-            self._budget.spend(given.bad, given.row_count)
+            budget.spend(given.bad, given.row_count)
+        except DatasetError as error:  # as `naming` does, which costs more than nothing where there is no error
+            error.where = error.where or self._url
+            raise
         left_ns = time.perf_counter_ns()
         counts = self._feeder.count()
         if not self._evaluates:
+            counts |= self._handover.count()
+        if budget.first_keys:
+            counts[Counter.SUBSTITUTED_SAMPLES] = budget.substituted
+            counts[Counter.MASKED_SAMPLES] = budget.masked
+        self._account.tell(counts, publish=self._evaluates)
+        if not self._evaluates:
             waits = split_wait(entered_ns, left_ns, given.timing)
             self._ledger.record_step(step, given.epoch, entered_ns, left_ns, waits, given.sample_count, given.nbytes)
-            counts |= self._handover.count()
-        if self._budget.first_keys:
-            counts[Counter.SUBSTITUTED_SAMPLES] = self._budget.substituted
-            counts[Counter.MASKED_SAMPLES] = self._budget.masked
-        self._account.tell(counts)
         batch: Batch = given.batch  # or what a delivery makes of one, with the same attributes
         return batch
 
@@ -258,13 +263,15 @@ class _Account:
         self._ledger = ledger
         self._told: Mapping[Counter, int] = {}
 
-    def tell(self, now: Mapping[Counter, int]) -> None:
-        """Bring the ledger's counters up to date; one that is closed already stays as it is."""
+    def tell(self, now: Mapping[Counter, int], *, publish: bool = True) -> None:
+        """Bring the ledger's counters up to date; one that is closed already stays as it is. Without `publish` what is
+        recorded next in it publishes them: to publish is most of the cost.
+        """
         told = self._told
         more = {counter: amount - told.get(counter, 0) for counter, amount in now.items()}
         if any(more.values()):
             with suppress(ClosedError):
-                self._ledger.add_all(more)
+                self._ledger.add_all(more, publish=publish)
                 self._told = {**told, **now}
 
 
