@@ -220,7 +220,8 @@ class Ledger:
     def add_all(self, amounts: Mapping[Counter, int], *, publish: bool = True) -> None:
         """Count these amounts more, at the cost of one. Without `publish` readers see it with the next call."""
         with self._lock:
-            self._check_open()
+            if self._memory is None:
+                raise _closed()
             for counter, amount in amounts.items():
                 self._totals.counters[counter] += amount
             if publish:
@@ -271,13 +272,13 @@ class Ledger:
         self._write(*pack_totals(self._sequence, self._totals))
 
     def _write(self, offset: int, body: bytes) -> None:
-        memory = self._check_open()
-        memory[offset : offset + len(body)] = body
-
-    def _check_open(self) -> mmap.mmap:
         if self._memory is None:
-            raise ClosedError("the ledger is closed", hint="record nothing after close(); snapshot() still works")
-        return self._memory
+            raise _closed()
+        self._memory[offset : offset + len(body)] = body
+
+
+def _closed() -> ClosedError:
+    return ClosedError("the ledger is closed", hint="record nothing after close(); snapshot() still works")
 
 
 def parse_ledger(image: bytes, where: str) -> LedgerSnapshot:

@@ -118,7 +118,7 @@ class Batch(Mapping[str, Any]):
         self.valid = wire.valid
         self._fields = {field.name: field for field in wire.fields}
         self._key_field = wire.sample_keys
-        self._masked = [each.row for each in wire.bad if each.masked]
+        self._masked = [each.row for each in wire.bad if each.masked] if wire.bad else ()
         self._memory = wire.memory
         self._values: dict[str, Any] = {}
         self._keys: list[str] | None = None

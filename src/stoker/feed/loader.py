@@ -120,6 +120,7 @@ class Loader:
             self._feeder = InlineFeeder(opened, batches, spec, options, self._step_count, ends, pattern)
         self._handover = Handover(self._feeder, self._step_count, None)
         self._closed = weakref.finalize(self, self._feeder.abandon)
+        self._is_open = True
 
     def deliver_with(self, delivery: Delivery) -> None:
         """Hand batches over as `delivery` makes them, not as they are. Before the first one; it is closed with this."""
@@ -140,7 +141,7 @@ class Loader:
         step = "evaluation" if self.progress is None else f"step {self.progress.next_step}"
         facts = f"{step} of {self._step_count}, global batch {recipe.global_batch_size}"
         facts += "" if self._evaluates else f", seed {recipe.seed}"
-        return f"<Loader of {self._url}: {facts}{'' if self._closed.alive else ', closed'}>"
+        return f"<Loader of {self._url}: {facts}{'' if self._is_open else ', closed'}>"
 
     def __len__(self) -> int:
         """Steps of all epochs, wherever it stands."""
@@ -190,6 +191,7 @@ class Loader:
 
     def close(self) -> None:
         """Stop reading and end the threads; batches that are still held stay as they are. Idempotent."""
+        self._is_open = False
         if self._closed.detach() is not None:
             self._handover.close()
             if not self._evaluates:
@@ -205,7 +207,7 @@ class Loader:
         self.close()
 
     def _check_open(self) -> None:
-        if not self._closed.alive:
+        if not self._is_open:
             raise ClosedError("the loader is closed")
 
     def _training(self, what: str) -> Progress:
@@ -224,7 +226,7 @@ class Loader:
                 raise ConfigError("another loop over this loader has begun since", hint="one loop at a time")
             at = self.progress or loop.progress
             step = at.next_step
-            if at.finished:
+            if step >= at.step_count:
                 if not self._evaluates:
                     self._ledger.record_end(entered_ns)
                 raise StopIteration

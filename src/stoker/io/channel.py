@@ -104,35 +104,32 @@ class Channel:
         The message is valid until the next call. Raises EOFError when the other side is gone and all is read.
         """
         if timeout_s == 0:
-            return self._receive(_HEAR_NOW)
+            return self.receive_soon(_HEAR_NOW)
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        found = self.receive_soon() if timeout_s is None or timeout_s >= SOON_S else self._receive(_HEAR_NOW)
+        found = self.receive_soon(_HEAR if timeout_s is None or timeout_s >= SOON_S else _HEAR_NOW)
         while found is None:
             left_s = None if deadline_s is None else deadline_s - time.monotonic()
             if left_s is not None and left_s <= 0:
                 return None
             self._poll.poll(None if left_s is None else left_s * 1000)
-            found = self._receive(_HEAR_NOW)
+            found = self.receive_soon(_HEAR_NOW)
         return found
 
-    def receive_soon(self) -> tuple[memoryview, list[int]] | None:
+    def receive_soon(self, flags: int = _HEAR) -> tuple[memoryview, list[int]] | None:
         """As `receive`, of what is there or comes within `SOON_S` (the kernel may take a few ms more)."""
-        return self._receive(_HEAR)
-
-    def _receive(self, flags: int) -> tuple[memoryview, list[int]] | None:
         try:
             count, ancillary, _, _ = self._socket.recvmsg_into(self._buffers, _ANCILLARY_BYTES, flags)
         except BlockingIOError:
             return None
         except ConnectionResetError:  # it died with messages of ours unread; what it sent before can still be read
-            return self._receive(flags)
+            return self.receive_soon(flags)
         except OSError as error:  # closed here
             raise EOFError from error
         if not count:
             raise EOFError
         message = self._view[:count]
         files: list[int] = []
-        if not ancillary:
+        if not ancillary:  # as nearly all are
             return message, files
         for _, _, data in ancillary:  # of the one kind that a socket without further options receives
             files += array.array("i", data[: len(data) // _FD_BYTES * _FD_BYTES])

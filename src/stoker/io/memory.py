@@ -14,10 +14,9 @@ import threading
 import weakref
 from bisect import bisect
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,8 +38,7 @@ def room(nbytes: int) -> int:
     return max(align(nbytes), ALIGNMENT)
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(NamedTuple):
     """A part of an arena: `nbytes` from `offset` on, which is a multiple of 64."""
 
     offset: int
@@ -280,7 +278,10 @@ class Window:
         """The bytes of a slot, uint8[nbytes]; `returns(number)` is called when this array and all views of it are dead,
         in any thread, in the middle of a garbage collection and under any lock.
         """
-        loan = np.ndarray((slot.nbytes,), np.uint8, buffer=self._open_map(), offset=slot.offset)
+        mapping = self._map
+        if mapping is None:
+            raise ClosedError("the arena is closed")
+        loan = np.ndarray((slot.nbytes,), np.uint8, buffer=mapping, offset=slot.offset)
         _watch(loan, returns, number)
         return loan
 
