@@ -70,6 +70,14 @@ def test_a_child_answers_in_a_group_of_its_own_without_stdin_and_deaf_to_ctrl_c(
     assert "again" in ask(child, "again")
 
 
+def test_it_takes_no_processor_from_who_runs_when_it_is_woken(start):
+    child = start()
+    ask(child, "hello")
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+    assert os.sched_getscheduler(child.pid) == os.SCHED_BATCH
+    assert os.getpriority(os.PRIO_PROCESS, child.pid) == os.getpriority(os.PRIO_PROCESS, 0)
+
+
 def test_it_ends_when_it_is_told_and_is_no_zombie_then(start):
     child = start()
     ask(child, "hello")
