@@ -152,7 +152,7 @@ class Arena:
 
     def view(self, slot: Slot) -> NDArray[np.uint8]:
         """The bytes of a taken slot, uint8[nbytes], for whoever fills it; does not keep the slot."""
-        return np.ndarray((slot.nbytes,), np.uint8, buffer=self._open_map(), offset=slot.offset)
+        return np.frombuffer(self._open_map(), np.uint8, slot.nbytes, slot.offset)
 
     def lend(self, slot: Slot) -> NDArray[np.uint8]:
         """The bytes of a taken slot, uint8[nbytes]: the slot returns when this array and all views of it are dead.
@@ -281,7 +281,7 @@ class Window:
         mapping = self._map
         if mapping is None:
             raise ClosedError("the arena is closed")
-        loan = np.ndarray((slot.nbytes,), np.uint8, buffer=mapping, offset=slot.offset)
+        loan = np.frombuffer(mapping, np.uint8, slot.nbytes, slot.offset)  # half the cost of np.ndarray
         _watch(loan, returns, number)
         return loan
 
