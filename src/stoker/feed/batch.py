@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.errors import InternalError, UnknownField
+from stoker.errors import ConfigError, InternalError, UnknownField
 from stoker.io.buffers import view
 from stoker.ledger import StageTimes
 
@@ -146,6 +146,21 @@ class Batch(Mapping[str, Any]):
                 value = [_empty(one) if row in self._masked else one for row, one in enumerate(value)]
             values[name] = value
         return values[name]
+
+    def joined(self, name: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """The bytes of a raw field as one writable array, sample after sample, and int64[n + 1], where each begins and
+        ends. Not a copy, and no object a sample: for one copy of a whole batch. Where all samples have one size,
+        `data.reshape(n, -1)` has a row for each.
+
+        Raises UnknownField, and ConfigError for a field that is decoded or comes from a map.
+        """
+        field = self._fields.get(name)
+        if field is None:
+            raise unknown_field(name, self._fields, f"batch of step {self.step}")
+        place, offsets = field.place, field.row_offsets
+        if not isinstance(place, InSlot) or offsets is None or field.row_shapes is not None:
+            raise ConfigError(f"field {name!r} is not raw: its values are not bytes that lie end to end")
+        return self._memory[place.offset : place.offset + int(offsets[-1])], offsets
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._fields)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from stoker.errors import UnknownField
+from stoker.errors import ConfigError, UnknownField
 from stoker.feed.batch import BYTES, OBJECTS, Batch, Field, InReply, InSlot, WireBatch
 from stoker.io.memory import Arena
 from stoker.ledger import StageTimes
@@ -52,6 +52,26 @@ def test_raw_samples_are_writable_views_of_the_memory(batch, memory):
     batch["raw"][2][1] = 200
     assert memory[68] == 200
     assert batch["raw"] is batch["raw"]
+
+
+def test_raw_samples_are_one_array_as_well_which_is_no_copy(batch, memory):
+    data, offsets = batch.joined("raw")
+    assert (data.tolist(), offsets.tolist()) == ([64, 65, 66, 67, 68], [0, 3, 3, 5])
+    data[0] = 9
+    assert (memory[64], batch["raw"][0][0]) == (9, 9)
+    with pytest.raises(KeyError, match="it has 'raw', 'x', 'words'"):
+        batch.joined("y")
+    for name in ("x", "words"):
+        with pytest.raises(ConfigError, match=f"field '{name}' is not raw"):
+            batch.joined(name)
+
+
+def test_one_array_of_all_samples_keeps_the_slot(wire):
+    arena = Arena(256)
+    data, _ = Batch(replace(wire, memory=arena.lend(arena.take(256)))).joined("raw")
+    assert arena.reclaim() == 0
+    del data
+    assert arena.reclaim() == 1
 
 
 def test_arrays_are_writable_views_of_the_memory(batch, memory):
