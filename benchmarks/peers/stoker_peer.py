@@ -41,7 +41,7 @@ class StokerFeed:
     def epoch(self) -> Iterator[Sequence[Any]]:
         most = int((1 - AHEAD_RATIO) * len(self._loader)) if self._far else None
         for batch in itertools.islice(self._loader, most):
-            yield batch["bin"]
+            yield [batch.joined("bin")[0]]
 
     def facts(self) -> dict[str, Any]:
         """What the loader says of itself: where batches are made, what is gathered and how much was read again."""
