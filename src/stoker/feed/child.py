@@ -104,6 +104,8 @@ class ChildFeeder:
         child = self._child
         if child is None or self._closing:
             return None
+        if self._page[Word.PUSHED] <= self._taken_count:
+            self._loans.tell_before_wait()
         try:
             found = child.channel.receive_soon()
         except EOFError:  # it is met again

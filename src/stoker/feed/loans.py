@@ -9,7 +9,10 @@ from typing import Final, NamedTuple
 from stoker.feed.wire import Release, encode
 from stoker.io.channel import Channel
 
-_UNTOLD_RATIO: Final = 0.25  # of the memory that is not lent: the feeder can do without for a while
+# Of the memory that is not lent, what the feeder can do without: less where training is about to wait for it, since far
+# away what is read at a time is limited by memory.
+_UNTOLD_RATIO: Final = 0.25
+_UNTOLD_WAITING_RATIO: Final = 0.125
 _UNTOLD_MAX: Final = 8  # more would save a small part of what is left
 
 
@@ -36,7 +39,7 @@ class Loans:
         self.untold: dict[int, Loan] = {}  # those that have died, and of which the feeder is not told yet
         self.channel: Channel | None = None
         self.next_number = 0
-        self._untold_bytes = 0  # so many are told
+        self._free_bytes = 0
 
     def returned(self, number: int) -> None:
         """The loan has died: its slot is free, once the feeder knows."""
@@ -44,8 +47,16 @@ class Loans:
         if loan is None:
             return
         self.untold[number] = loan
+        self._tell_if(_UNTOLD_RATIO)
+
+    def tell_before_wait(self) -> None:
+        """Training is about to wait, though perhaps not for long."""
+        if self.untold:
+            self._tell_if(_UNTOLD_WAITING_RATIO)
+
+    def _tell_if(self, ratio: float) -> None:
         untold = self.untold.copy()
-        if len(untold) >= _UNTOLD_MAX or sum(map(_SLOT_BYTES, untold.values())) >= self._untold_bytes:
+        if len(untold) >= _UNTOLD_MAX or sum(map(_SLOT_BYTES, untold.values())) >= ratio * self._free_bytes:
             self.tell()
 
     def tell(self) -> None:
@@ -61,7 +72,7 @@ class Loans:
 
     def adapt(self, arena_bytes: int) -> None:
         """See how much the feeder can do without, of an arena of that size."""
-        self._untold_bytes = int(_UNTOLD_RATIO * (arena_bytes - self.nbytes))
+        self._free_bytes = arena_bytes - self.nbytes
 
     @property
     def nbytes(self) -> int:

@@ -51,6 +51,16 @@ def test_with_much_memory_several_are_told_at_once(loans):
     assert (loans.nbytes, loans.taken_bytes) == (0, 128)
 
 
+def test_where_training_is_about_to_wait_half_as_many_are_told(loans):
+    loans.adapt(16 * 64)
+    loans.tell_before_wait()
+    for number in range(6):
+        lend(loans, number)
+        loans.returned(number)
+        loans.tell_before_wait()
+    assert loans.channel.told == [Release([0, 1]), Release([2, 3]), Release([4, 5])]
+
+
 def test_with_very_much_memory_they_are_told_by_number(loans):
     loans.adapt(1 << 40)
     for number in range(17):
@@ -75,7 +85,7 @@ def test_never_is_more_than_a_quarter_of_the_free_memory_kept_from_the_feeder(si
     for number, size in enumerate(sizes):
         lend(loans, number, 64 * size)
         loans.returned(number)
-        assert sum(each.slot_bytes for each in loans.untold.values()) < max(1, slots * 64 // 4)
+        assert sum(each.slot_bytes for each in loans.untold.values()) < slots * 64 / 4
     told = [number for each in loans.channel.told for number in each.loans]
     assert told + list(loans.untold) == list(range(len(sizes)))
 
