@@ -18,7 +18,6 @@ import select
 import signal
 import site
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -34,9 +33,6 @@ _WORDS_MAX_BYTES: Final = 64 << 10
 _SHOWN_MAX_CHARACTERS: Final = 600
 _LEAVE_S: Final = 1.0
 _PR_SET_PDEATHSIG: Final = 1
-_SCHED_SETATTR: Final = {"x86_64": 314, "aarch64": 274}  # the number of the system call
-_SCHED_ATTR_BYTES: Final = 48  # struct sched_attr as it was first
-_SLICE_NS: Final = 3_000_000
 _NEEDED: Final = ("crc32c", "msgspec", "numpy", "xxhash")
 
 
@@ -217,9 +213,8 @@ def _root_of(package: str) -> str:
 
 
 def enter(arguments: Sequence[str]) -> Channel:
-    """What a child does first: ignore Ctrl-C, give way, keep its last words, and find its end of the channel."""
+    """What a child does first: ignore Ctrl-C, keep its last words, and find its end of the channel."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _give_way()
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it may write to a terminal that it is in the background of
     try:
         parent, fd, *stderr = map(int, arguments)
@@ -236,30 +231,6 @@ def enter(arguments: Sequence[str]) -> Channel:
         sys.stderr = _Words(sys.stderr, words)
         faulthandler.enable(words)
     return channel
-
-
-def _give_way() -> None:
-    """Let threads of the trainer have a processor at once. The share of this process stays what it was.
-
-    SCHED_BATCH: when it is woken, as by the trainer when a slot returns, it takes no processor from a thread that runs;
-    else the trainer stood still for a millisecond every tenth time. Longer slices than usual: where it runs, a thread
-    that is woken takes its place (Linux 6.12 and newer, sched(7)); else that waits for the end of a slice, 0.7 ms.
-    """
-    with contextlib.suppress(OSError):  # sandboxes forbid it
-        if os.sched_getscheduler(0) == os.SCHED_OTHER:
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-            _lengthen_slices(os.getpriority(os.PRIO_PROCESS, 0))
-
-
-def _lengthen_slices(nice: int) -> None:
-    """Ask for slices of `_SLICE_NS` (sched_setattr, which has no function in most C libraries)."""
-    number = _SCHED_SETATTR.get(os.uname().machine)
-    if number is None or "ctypes" not in sys.modules:  # numpy loads it; it is not worth 20 ms
-        return
-    import ctypes  # noqa: PLC0415
-
-    wish = struct.pack("=IIQiIQQQ", _SCHED_ATTR_BYTES, os.SCHED_BATCH, 0, nice, 0, _SLICE_NS, 0, 0)
-    ctypes.CDLL(None).syscall(number, 0, wish, 0)
 
 
 def _die_with(parent: int) -> None:

@@ -1,8 +1,6 @@
 import errno
 import os
-import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -70,37 +68,6 @@ def test_a_child_answers_in_a_group_of_its_own_without_stdin_and_deaf_to_ctrl_c(
     assert ask(child, "hello") == repr((True, os.getpid(), "", "hello", True))
     os.kill(child.pid, signal.SIGINT)
     assert "again" in ask(child, "again")
-
-
-def test_it_takes_no_processor_from_who_runs_when_it_is_woken(start):
-    child = start()
-    ask(child, "hello")
-    assert os.sched_getscheduler(0) == os.SCHED_OTHER
-    assert os.sched_getscheduler(child.pid) == os.SCHED_BATCH
-    assert os.getpriority(os.PRIO_PROCESS, child.pid) == os.getpriority(os.PRIO_PROCESS, 0)
-
-
-SLICE = """
-import ctypes, os, struct
-from stoker.io import child
-
-os.nice(3)
-child._give_way()
-found = ctypes.create_string_buffer(48)
-if ctypes.CDLL(None).syscall({number}, 0, found, 48, 0) == 0:
-    _, policy, _, nice, _, slice_ns, *_ = struct.unpack("=IIQiIQQQ", found.raw)
-    print(policy == os.SCHED_BATCH, nice, slice_ns)
-"""
-
-
-def test_a_thread_that_is_woken_need_not_wait_for_the_end_of_its_slice():
-    number = {"x86_64": 315, "aarch64": 275}.get(os.uname().machine)
-    release = tuple(map(int, re.match(r"(\d+)\.(\d+)", os.uname().release).groups()))
-    if number is None or release < (6, 12):
-        pytest.skip("slices cannot be asked for, or seen, here")
-    code = SLICE.format(number=number)
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said == f"True {os.getpriority(os.PRIO_PROCESS, 0) + 3} 3000000\n"
 
 
 def test_it_ends_when_it_is_told_and_is_no_zombie_then(start):
