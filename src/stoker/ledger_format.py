@@ -19,7 +19,6 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from itertools import chain
 from typing import Any, Final
 
 from stoker.errors import ConfigError, FormatError, NewerFormat
@@ -212,9 +211,12 @@ _NUMBERS: Final = (
     "blocked_max_ns",
     "closed",
 )
-_NUMBER_PAD: Final = (0,) * (16 - len(_NUMBERS))
-_WAIT_PAD: Final = (0,) * (WAIT_CELLS - len(Cause))
-_COUNTER_PAD: Final = (0,) * (40 - len(Counter))
+# The same bytes, up to the crc32, for whoever writes them a batch: cells that are not used yet are padding.
+_CELLS: Final = struct.Struct(
+    f"<Q{len(_NUMBERS)}q{8 * (16 - len(_NUMBERS))}x"
+    f"{len(Cause)}q{8 * (WAIT_CELLS - len(Cause))}x{len(Counter)}q{8 * (40 - len(Counter))}x"
+)
+_STEP_CELLS: Final = struct.Struct(f"<QQqqqIIq{len(Cause)}q{8 * (WAIT_CELLS - len(Cause))}x")
 
 
 def ledger_name(rank: int, generation: int) -> str:
@@ -233,22 +235,32 @@ def pack_header(identity: LedgerIdentity, start: LedgerStart) -> bytes:
 def pack_totals(sequence: int, totals: Totals) -> tuple[int, bytes]:
     """Where the copy with this sequence number goes, and its bytes."""
     t = totals
-    body = _TOTALS.pack(
+    cells = _CELLS.pack(
         sequence,
-        *(t.steps, t.samples, t.batch_bytes, t.compute_ns, t.first_step, t.last_step, t.first_entered_ns, t.last_ns),
-        *(t.first_wait_ns, t.first_compute_ns, t.saves, t.staged_bytes, t.blocked_max_ns, t.closed),
-        *_NUMBER_PAD,
-        *chain(t.waits_ns.values(), _WAIT_PAD, t.counters.values(), _COUNTER_PAD),
-        0,
-        0,
+        t.steps,
+        t.samples,
+        t.batch_bytes,
+        t.compute_ns,
+        t.first_step,
+        t.last_step,
+        t.first_entered_ns,
+        t.last_ns,
+        t.first_wait_ns,
+        t.first_compute_ns,
+        t.saves,
+        t.staged_bytes,
+        t.blocked_max_ns,
+        t.closed,
+        *t.waits_ns.values(),
+        *t.counters.values(),
     )
-    return TOTALS_OFFSET + (sequence & 1) * TOTALS_STRIDE, seal(body)
+    return TOTALS_OFFSET + (sequence & 1) * TOTALS_STRIDE, seal(cells)
 
 
 def pack_save(record: SaveRecord) -> tuple[int, bytes]:
     """Where the record of a save goes, and its bytes."""
     body = _SAVE.pack(record.sequence, record.step, record.at_ns, record.blocked_ns, record.staged_bytes, 0, 0, 0, 0)
-    return SAVES_OFFSET + (record.sequence - 1) % SAVE_COUNT * _SAVE.size, seal(body)
+    return SAVES_OFFSET + (record.sequence - 1) % SAVE_COUNT * _SAVE.size, seal(body[:-8])
 
 
 def pack_step(record: tuple[int, ...], waits: Sequence[int]) -> tuple[int, bytes]:
@@ -256,14 +268,12 @@ def pack_step(record: tuple[int, ...], waits: Sequence[int]) -> tuple[int, bytes
 
     `record` is (sequence, step, entered, left, compute before, epoch, samples, bytes); `waits` one number a cause.
     """
-    body = _STEP.pack(*record, *waits, *_WAIT_PAD, 0, 0)
-    return STEPS_OFFSET + (record[0] - 1) % STEP_COUNT * _STEP.size, seal(body)
+    return STEPS_OFFSET + (record[0] - 1) % STEP_COUNT * _STEP.size, seal(_STEP_CELLS.pack(*record, *waits))
 
 
-def seal(body: bytes) -> bytes:
-    """`body` with the crc32 of all but its last 8 bytes in these."""
-    head = body[:-8]
-    return head + _CRC.pack(zlib.crc32(head), 0)
+def seal(cells: bytes) -> bytes:
+    """`cells`, and the 8 bytes that hold their crc32."""
+    return cells + _CRC.pack(zlib.crc32(cells), 0)
 
 
 def _whole(body: bytes | memoryview) -> bool:

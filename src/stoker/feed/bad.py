@@ -112,10 +112,13 @@ class BadBudget:
 
     def spend(self, bad: Sequence[BadSample], samples: int) -> None:
         """Count those of one more batch. Raises TooManyBadSamples, and then counts nothing."""
+        if not bad:
+            self.samples += samples
+            return
         count = self.substituted + self.masked + len(bad)
         allowed = int(FLOOR + self.ratio * (self.samples + samples))
         keys = (*self.first_keys, *(each.key for each in bad))[:_SHOWN]
-        if bad and count > allowed:
+        if count > allowed:
             raise too_many(count, f"{self.samples + samples} samples", allowed, keys, bad[-1].what)
         for each in bad[: max(0, _LOGGED - self.substituted - self.masked)]:
             done = "masked" if each.masked else "substituted"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,22 +19,19 @@ BYTES: Final = "|u1"  # the type of a field that is bytes, sample after sample
 OBJECTS: Final = "|O"  # of one whose values are Python objects; they travel in the reply
 
 
-@dataclass(frozen=True, slots=True)
-class InSlot:
+class InSlot(msgspec.Struct, frozen=True):
     """The values lie in the batch's memory, from `offset` on."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class InReply:
+class InReply(msgspec.Struct, frozen=True, eq=False):
     """The values come with the reply itself: a list of Python objects, or bytes."""
 
     values: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Deferred:
+class Deferred(msgspec.Struct, frozen=True, eq=False):
     """The values are made when they are first looked at, by `read(memory)`."""
 
     read: Callable[[NDArray[np.uint8]], Any]
@@ -43,8 +40,7 @@ class Deferred:
 Place: TypeAlias = InSlot | InReply | Deferred
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Field:
+class Field(msgspec.Struct, frozen=True, eq=False):
     """One field of a batch of n samples, and where it lies.
 
     `dtype` is numpy's name of the type. Either `shape` says that it is one array, its first dimension n; or
@@ -80,8 +76,7 @@ class BadSample(NamedTuple):
     masked: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class WireBatch:
+class WireBatch(msgspec.Struct, frozen=True, eq=False):
     """What a feeder replies to `request(step)`.
 
     `memory` uint8 is where it lies: a loan of a slot of the arena, which returns when the last view of it dies, also
@@ -134,7 +129,7 @@ class Batch(Mapping[str, Any]):
         self.valid = wire.valid
         self._fields = {field.name: field for field in wire.fields}
         self._key_field = wire.sample_keys
-        self._masked = [each.row for each in wire.bad if each.masked]
+        self._masked = [each.row for each in wire.bad if each.masked] if wire.bad else ()
         self._memory = wire.memory
         self._values: dict[str, Any] = {}
         self._keys: list[str] | None = None

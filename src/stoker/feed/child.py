@@ -14,7 +14,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
 from typing import Final
 
 import msgspec
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from stoker.errors import ChildDied, ClosedError, InternalError, TimedOut
 from stoker.feed.batch import WireBatch
 from stoker.feed.feeder import check_request
+from stoker.feed.loans import Loan, Loans
 from stoker.feed.options import FeedStats
 from stoker.feed.page import PAGE_WORDS, Word
 from stoker.feed.start import start_child
@@ -32,6 +32,7 @@ from stoker.feed.wire import (
     NOWHERE,
     Erred,
     Failed,
+    FromFeeder,
     Made,
     Release,
     Said,
@@ -43,7 +44,6 @@ from stoker.feed.wire import (
     hear_error,
     say,
 )
-from stoker.io.channel import Channel
 from stoker.io.child import Child
 from stoker.io.memory import MapWatcher, Slot, Window, make_words, map_words, room, take_apart
 from stoker.ledger import Counter
@@ -55,37 +55,6 @@ _DEATHS_MAX: Final = 3
 _FORGIVEN_AFTER: Final = 100  # batches in a row
 
 _log = logging.getLogger("stoker.feed")
-
-
-class _Loans:
-    """Memory that training holds. A loan's death may happen anywhere: it takes no lock and waits for nothing."""
-
-    def __init__(self) -> None:
-        self.live: dict[int, tuple[int, int]] = {}  # number -> offset, bytes
-        self.channel: Channel | None = None
-        self.next_number = 0
-        self._unsent: SimpleQueue[int] = SimpleQueue()
-
-    def returned(self, number: int) -> None:
-        """The loan has died: its slot is free, once the feeder knows."""
-        if self.live.pop(number, None) is None:
-            return
-        channel = self.channel
-        if channel is None or not channel.post(encode(Release([number]))):
-            self._unsent.put(number)
-
-    def take_unsent(self) -> list[int]:
-        """Those of which the feeder could not be told."""
-        found: list[int] = []
-        while not self._unsent.empty():
-            with contextlib.suppress(Empty):
-                found.append(self._unsent.get_nowait())
-        return found
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the slots that are lent."""
-        return sum(room(nbytes) for offset, nbytes in self.live.copy().values() if offset != NOWHERE)
 
 
 class ChildFeeder:
@@ -100,8 +69,9 @@ class ChildFeeder:
         self._arena = Window(hello.prefetch_bytes)
         self._page_fd = make_words("stoker-page", PAGE_WORDS)
         self._page = map_words(self._page_fd, PAGE_WORDS)
-        self._loans = _Loans()
+        self._loans = Loans()
         self._number = 0  # of the last seek
+        self._early: tuple[FromFeeder, list[int]] | None = None  # what came and was not what was asked for
         self._next: int | None = None  # the step that comes next by itself; None: it must be sought
         self._taken_count = 0  # batches since the last seek
         self._death_count = 0
@@ -116,13 +86,37 @@ class ChildFeeder:
         since_ns = time.perf_counter_ns()
         with self._one_request:
             goes_on, self._next = self._next == step, None  # whatever interrupts this: the next one seeks
-            made, files = self._receive(step, since_ns, goes_on=goes_on)
+            found = self._take_pushed(step) if goes_on and self._hello.prefetch_bytes else None
+            made, files = found or self._receive(step, since_ns, goes_on=goes_on)
             wire = hear_batch(made, self._lend(made, files))
             self._taken_count += 1
             self._since_death_count += 1
-            self._page[Word.LENT] = self._loans.nbytes
+            if found is None:  # the first one, or one that had to be waited for
+                self._loans.adapt(self._arena.size_bytes)
+            self._page[Word.LENT] = self._loans.taken_bytes
             self._next = step + 1
             return wire
+
+    def _take_pushed(self, step: int) -> tuple[Made, list[int]] | None:
+        """The message that brings `step`, as it nearly always is: pushed already, or about to be. None if anything else
+        was, or nothing: `_receive` goes on from there.
+        """
+        child = self._child
+        if child is None or self._closing:
+            return None
+        if self._page[Word.PUSHED] <= self._taken_count:
+            self._loans.tell_before_wait()
+        try:
+            found = child.channel.receive_soon()
+        except EOFError:  # it is met again
+            return None
+        if found is None:
+            return None
+        message = decode_from_feeder(found[0])
+        if type(message) is Made and message.number == self._number and message.step == step:
+            return message, found[1]
+        self._early = message, found[1]
+        return None
 
     def _receive(self, step: int, since_ns: int, *, goes_on: bool) -> tuple[Made, list[int]]:
         """The message that brings `step`. Raises what the feeder says went wrong with it."""
@@ -158,12 +152,13 @@ class ChildFeeder:
         self, child: Child, step: int, since_ns: int, deadline_s: float
     ) -> tuple[Made | Erred | Failed, list[int]] | None:
         """What was pushed already, or comes once the child knows that it is waited for; None at the deadline."""
-        unsent = self._loans.take_unsent()
-        if unsent:
-            child.channel.send(encode(Release(unsent)), timeout_s=self._left_s(deadline_s))
         found = self._next_reply(child, 0)
         if found is None:
-            self._page[Word.LENT] = self._loans.nbytes
+            loans = self._loans
+            dead = list(loans.untold.copy())
+            if dead and child.channel.send(encode(Release(dead)), timeout_s=self._left_s(deadline_s)):
+                loans.forget(dead)
+            self._page[Word.LENT] = loans.taken_bytes
             child.channel.send(encode(Wait(self._number, step, since_ns)), timeout_s=self._left_s(deadline_s))
             found = self._next_reply(child, deadline_s)
             if found is None:
@@ -174,18 +169,22 @@ class ChildFeeder:
         """Go on at `step`, and forget what was pushed and not taken."""
         self._number += 1
         self._taken_count = 0
-        self._loans.take_unsent()  # they are not among those alive any more
+        dead = list(self._loans.untold.copy())
         self._page[Word.LENT] = self._loans.nbytes
         seek = Seek(self._number, step, since_ns, list(self._loans.live.copy()))
-        child.channel.send(encode(seek), timeout_s=self._left_s(deadline_s))
+        if child.channel.send(encode(seek), timeout_s=self._left_s(deadline_s)):
+            self._loans.forget(dead)  # they are not among those alive any more
 
     def _next_reply(self, child: Child, deadline_s: float) -> tuple[Made | Erred | Failed, list[int]] | None:
         """The next message that is of now; None if none came until the deadline (0: none is there)."""
         while True:
-            found = child.channel.receive(self._left_s(deadline_s) if deadline_s else 0)
-            if found is None:
-                return None
-            message, files = decode_from_feeder(found[0]), found[1]
+            early, self._early = self._early, None
+            if early is None:
+                found = child.channel.receive(self._left_s(deadline_s) if deadline_s else 0)
+                if found is None:
+                    return None
+                early = decode_from_feeder(found[0]), found[1]
+            message, files = early
             if isinstance(message, Said):
                 say(message)
             elif isinstance(message, Failed) or message.number == self._number:
@@ -210,12 +209,13 @@ class ChildFeeder:
                     encode(Release([made.loan]))
                 )  # its maker need not keep it; if this is lost, a seek says
             return memory
-        slot = Slot(made.offset, made.memory_bytes)
-        if slot.offset + room(slot.nbytes) > self._arena.size_bytes:
+        offset, nbytes = made.offset, made.memory_bytes
+        loan = Loan(offset, nbytes, room(nbytes))
+        if offset + loan.slot_bytes > self._arena.size_bytes:
             self._arena.grow(made.arena_bytes)
         # In this order: a loan that dies before it is noted, in an interrupt, is no loan to the next seek.
-        memory = self._arena.lend(slot, loans.returned, made.loan)
-        loans.live[made.loan] = slot.offset, slot.nbytes
+        memory = self._arena.lend(Slot(offset, nbytes), loans.returned, made.loan)
+        loans.live[made.loan] = loan
         return memory
 
     # The child's life.
@@ -236,7 +236,7 @@ class ChildFeeder:
         self._page[Word.OPENED] = 0
         live = self._loans.live.copy()
         counted = (int(self._page[Word.READS]), int(self._page[Word.BYTES_READ]), int(self._page[Word.COPIED]))
-        lent = [(number, offset, nbytes) for number, (offset, nbytes) in live.items()]
+        lent = [(number, loan.offset, loan.nbytes) for number, loan in live.items()]
         levels = logging.getLogger().getEffectiveLevel(), logging.getLogger("stoker").getEffectiveLevel()
         state = State(self._arena.size_bytes, lent, self._loans.next_number, counted, levels)
         hello = msgspec.structs.replace(self._hello, state=state)
@@ -298,7 +298,7 @@ class ChildFeeder:
     def stats(self) -> FeedStats:
         """As `Feeder.stats`."""
         page, lent = self._page, self._loans.nbytes
-        in_flight = 0 if self._closing else max(0, int(page[Word.TAKEN]) - lent)
+        in_flight = 0 if self._closing else max(0, int(page[Word.TAKEN]) - self._loans.taken_bytes)
         ready = int(page[Word.READY]) + int(page[Word.PUSHED]) - self._taken_count
         self._peak_bytes = max(self._peak_bytes, in_flight, int(page[Word.PEAK]))
         return FeedStats(
@@ -362,6 +362,9 @@ class ChildFeeder:
                     for fd in found[1]:
                         os.close(fd)
             self._part(child)
+        early, self._early = self._early, None
+        for fd in early[1] if early is not None else ():
+            os.close(fd)
         self._arena.close()
         self._page = self._page.copy()  # what it says now stays; the mapping holds an open file
         page_fd, self._page_fd = self._page_fd, -1

@@ -6,10 +6,9 @@ The rooms above have them (`stoker.torch.delivery`); without one training gets t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-import numpy as np
+import msgspec
 
 from stoker.feed.batch import BadSample, Batch, WireBatch
 from stoker.feed.feeder import Feeder
@@ -43,8 +42,7 @@ class Delivery(MapWatcher, Protocol):
         """Let go of all memory of the feeder, once no copy reads it any more. Idempotent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Delivered:
+class Delivered(msgspec.Struct, frozen=True, eq=False):
     """What training gets for a step, and what the account needs of it."""
 
     batch: Any
@@ -82,7 +80,7 @@ class Handover:
         delivery.enter()
         ahead, self._ahead = self._ahead, None
         begun = ahead[1] if ahead is not None and ahead[0] == step else self._begin(delivery, step)
-        given = replace(begun, batch=delivery.finish(begun.batch))
+        given = msgspec.structs.replace(begun, batch=delivery.finish(begun.batch))
         following = step + 1
         if delivery.looks_ahead and following < self._step_count and self._feeder.is_ready(following):
             self._ahead = following, self._begin(delivery, following)
@@ -91,7 +89,7 @@ class Handover:
     def keep(self, step: int) -> Any:
         """The batch of a step in memory of its own, which it keeps: for whoever repeats it."""
         wire = self._feeder.request(step)
-        batch = Batch(replace(wire, memory=wire.memory.copy()))
+        batch = Batch(msgspec.structs.replace(wire, memory=wire.memory.copy()))
         return batch if self._delivery is None else self._delivery.finish(self._delivery.begin(batch))
 
     def wait(self) -> None:
@@ -111,5 +109,5 @@ class Handover:
 
 
 def _told(wire: WireBatch, batch: Any) -> Delivered:
-    samples = int(np.count_nonzero(wire.valid))
+    samples = wire.valid.tobytes().count(1)  # a third of the cost of numpy's own
     return Delivered(batch, wire.epoch, wire.timing, samples, wire.nbytes, len(wire.valid), wire.bad)

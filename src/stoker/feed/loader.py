@@ -120,6 +120,7 @@ class Loader:
             self._feeder = InlineFeeder(opened, batches, spec, options, self._step_count, ends, pattern)
         self._handover = Handover(self._feeder, self._step_count, None)
         self._closed = weakref.finalize(self, self._feeder.abandon)
+        self._is_open = True
 
     def deliver_with(self, delivery: Delivery) -> None:
         """Hand batches over as `delivery` makes them, not as they are. Before the first one; it is closed with this."""
@@ -140,7 +141,7 @@ class Loader:
         step = "evaluation" if self.progress is None else f"step {self.progress.next_step}"
         facts = f"{step} of {self._step_count}, global batch {recipe.global_batch_size}"
         facts += "" if self._evaluates else f", seed {recipe.seed}"
-        return f"<Loader of {self._url}: {facts}{'' if self._closed.alive else ', closed'}>"
+        return f"<Loader of {self._url}: {facts}{'' if self._is_open else ', closed'}>"
 
     def __len__(self) -> int:
         """Steps of all epochs, wherever it stands."""
@@ -190,6 +191,7 @@ class Loader:
 
     def close(self) -> None:
         """Stop reading and end the threads; batches that are still held stay as they are. Idempotent."""
+        self._is_open = False
         if self._closed.detach() is not None:
             self._handover.close()
             if not self._evaluates:
@@ -205,7 +207,7 @@ class Loader:
         self.close()
 
     def _check_open(self) -> None:
-        if not self._closed.alive:
+        if not self._is_open:
             raise ClosedError("the loader is closed")
 
     def _training(self, what: str) -> Progress:
@@ -224,7 +226,7 @@ class Loader:
                 raise ConfigError("another loop over this loader has begun since", hint="one loop at a time")
             at = self.progress or loop.progress
             step = at.next_step
-            if at.finished:
+            if step >= at.step_count:
                 if not self._evaluates:
                     self._ledger.record_end(entered_ns)
                 raise StopIteration
@@ -234,19 +236,24 @@ class Loader:
 
     def _deliver(self, step: int, entered_ns: int) -> Batch:
         """The batch of a step, and the account of the wait for it."""
-        with naming(self._url, DatasetError):
+        budget = self._budget
+        try:
             given = self._handover.take(step)
-            self._budget.spend(given.bad, given.row_count)
+            budget.spend(given.bad, given.row_count)
+        except DatasetError as error:  # as `naming` does, which costs more than nothing where there is no error
+            error.where = error.where or self._url
+            raise
         left_ns = time.perf_counter_ns()
         counts = self._feeder.count()
         if not self._evaluates:
+            counts |= self._handover.count()
+        if budget.first_keys:
+            counts[Counter.SUBSTITUTED_SAMPLES] = budget.substituted
+            counts[Counter.MASKED_SAMPLES] = budget.masked
+        self._account.tell(counts, publish=self._evaluates)
+        if not self._evaluates:
             waits = split_wait(entered_ns, left_ns, given.timing)
             self._ledger.record_step(step, given.epoch, entered_ns, left_ns, waits, given.sample_count, given.nbytes)
-            counts |= self._handover.count()
-        if self._budget.first_keys:
-            counts[Counter.SUBSTITUTED_SAMPLES] = self._budget.substituted
-            counts[Counter.MASKED_SAMPLES] = self._budget.masked
-        self._account.tell(counts)
         batch: Batch = given.batch  # or what a delivery makes of one, with the same attributes
         return batch
 
@@ -258,13 +265,15 @@ class _Account:
         self._ledger = ledger
         self._told: Mapping[Counter, int] = {}
 
-    def tell(self, now: Mapping[Counter, int]) -> None:
-        """Bring the ledger's counters up to date; one that is closed already stays as it is."""
+    def tell(self, now: Mapping[Counter, int], *, publish: bool = True) -> None:
+        """Bring the ledger's counters up to date; one that is closed already stays as it is. Without `publish` what is
+        recorded next in it publishes them: to publish is most of the cost.
+        """
         told = self._told
         more = {counter: amount - told.get(counter, 0) for counter, amount in now.items()}
         if any(more.values()):
             with suppress(ClosedError):
-                self._ledger.add_all(more)
+                self._ledger.add_all(more, publish=publish)
                 self._told = {**told, **now}
 
 

@@ -13,7 +13,8 @@ class Word(IntEnum):
 
     OPENED: 1 once the data set is open. READS, BYTES_READ, COPIED: as FeedStats counts them. TAKEN: bytes of the slots
     that are taken, lent ones among them. PEAK: the most that TAKEN without LENT ever was. READY: batches that lie ready
-    and were not pushed. PUSHED: batches pushed since the last seek. LENT: bytes of the slots that the trainer holds.
+    and were not pushed. PUSHED: batches pushed since the last seek. LENT: bytes of the slots that the trainer holds,
+    or has not said yet that it does not.
     GATHERED, NEEDED, AGAIN: what FeedStats says of gathering.
     """
 

@@ -11,6 +11,7 @@ import contextlib
 import os
 import select
 import socket
+import struct
 import time
 import weakref
 from collections.abc import Sequence
@@ -24,7 +25,13 @@ _FDS_MAX: Final = 8
 _FD_BYTES: Final = array.array("i").itemsize
 # As numbers: to join two flags of an enumeration costs as much as the call they are for.
 _QUIET: Final = int(socket.MSG_NOSIGNAL) | int(socket.MSG_DONTWAIT)
-_HEAR: Final = int(socket.MSG_DONTWAIT) | int(socket.MSG_CMSG_CLOEXEC)
+_HEAR: Final = int(socket.MSG_CMSG_CLOEXEC)
+_HEAR_NOW: Final = _HEAR | int(socket.MSG_DONTWAIT)
+_ANCILLARY_BYTES: Final = _FDS_MAX * _FD_BYTES + 64
+# To wait in the call that reads is one system call a message; to ask, to wait and to ask again would be three. A socket
+# has one such time, and to change it is a call in itself: what takes longer is waited for with poll.
+SOON_S: Final = 0.002
+_SOON: Final = struct.pack("@ll", 0, int(SOON_S * 1e6))
 
 
 class Channel:
@@ -35,11 +42,13 @@ class Channel:
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _SOON)
         self._poll = select.poll()
         self._poll.register(end, select.POLLIN)
         self._room = select.poll()
         self._room.register(end, select.POLLOUT)
         self._buffer = bytearray(2 * _INLINE_MAX_BYTES)
+        self._buffers = [self._buffer]
         self._view = memoryview(self._buffer)
         _ends.add(self)
 
@@ -94,30 +103,34 @@ class Channel:
 
         The message is valid until the next call. Raises EOFError when the other side is gone and all is read.
         """
-        found = self._receive()
-        if found is None and timeout_s != 0:
-            deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-            while found is None:
-                left_s = None if deadline_s is None else deadline_s - time.monotonic()
-                if left_s is not None and left_s <= 0:
-                    return None
-                self._poll.poll(None if left_s is None else left_s * 1000)
-                found = self._receive()
+        if timeout_s == 0:
+            return self.receive_soon(_HEAR_NOW)
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        found = self.receive_soon(_HEAR if timeout_s is None or timeout_s >= SOON_S else _HEAR_NOW)
+        while found is None:
+            left_s = None if deadline_s is None else deadline_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                return None
+            self._poll.poll(None if left_s is None else left_s * 1000)
+            found = self.receive_soon(_HEAR_NOW)
         return found
 
-    def _receive(self) -> tuple[memoryview, list[int]] | None:
+    def receive_soon(self, flags: int = _HEAR) -> tuple[memoryview, list[int]] | None:
+        """As `receive`, of what is there or comes within `SOON_S` (the kernel may take a few ms more)."""
         try:
-            count, ancillary, _, _ = self._socket.recvmsg_into([self._buffer], _FDS_MAX * _FD_BYTES + 64, _HEAR)
+            count, ancillary, _, _ = self._socket.recvmsg_into(self._buffers, _ANCILLARY_BYTES, flags)
         except BlockingIOError:
             return None
         except ConnectionResetError:  # it died with messages of ours unread; what it sent before can still be read
-            return self._receive()
+            return self.receive_soon(flags)
         except OSError as error:  # closed here
             raise EOFError from error
         if not count:
             raise EOFError
         message = self._view[:count]
         files: list[int] = []
+        if not ancillary:  # as nearly all are
+            return message, files
         for _, _, data in ancillary:  # of the one kind that a socket without further options receives
             files += array.array("i", data[: len(data) // _FD_BYTES * _FD_BYTES])
         if count == 1 and message[0] == _SPILLED[0]:

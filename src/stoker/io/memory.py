@@ -6,6 +6,7 @@ Pages cost memory once they are written, not before.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import mmap
 import os
@@ -13,10 +14,9 @@ import threading
 import weakref
 from bisect import bisect
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +38,7 @@ def room(nbytes: int) -> int:
     return max(align(nbytes), ALIGNMENT)
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(NamedTuple):
     """A part of an arena: `nbytes` from `offset` on, which is a multiple of 64."""
 
     offset: int
@@ -153,15 +152,15 @@ class Arena:
 
     def view(self, slot: Slot) -> NDArray[np.uint8]:
         """The bytes of a taken slot, uint8[nbytes], for whoever fills it; does not keep the slot."""
-        return np.ndarray((slot.nbytes,), np.uint8, buffer=self._open_map(), offset=slot.offset)
+        return np.frombuffer(self._open_map(), np.uint8, slot.nbytes, slot.offset)
 
     def lend(self, slot: Slot) -> NDArray[np.uint8]:
         """The bytes of a taken slot, uint8[nbytes]: the slot returns when this array and all views of it are dead.
 
-        Views are numpy arrays, memoryviews and tensors made from it or from each other. Costs 1.5 us.
+        Views are numpy arrays, memoryviews and tensors made from it or from each other. Costs 0.6 us.
         """
         loan = self.view(slot)
-        weakref.finalize(loan, self._returned.put, slot).atexit = False
+        _watch(loan, self._returned.put, slot)
         return loan
 
     def reclaim(self, timeout_s: float | None = 0) -> int:
@@ -213,6 +212,30 @@ class Arena:
         return self._map
 
 
+class _Watch(weakref.ref[NDArray[np.uint8]]):
+    """Calls `returns(what)` when a loan dies. A third of the cost of `weakref.finalize`, which is paid a batch."""
+
+    __slots__ = ("returns", "what")
+
+    returns: Callable[[Any], None]
+    what: Any
+
+
+_watches: Final[dict[int, _Watch]] = {}  # a weak reference tells of a death only as long as it lives itself
+atexit.register(_watches.clear)  # nobody is told at the end of the process, when modules may be gone
+
+
+def _watch(loan: NDArray[np.uint8], returns: Callable[[Any], None], what: object) -> None:
+    watch = _Watch(loan, _tell_death)
+    watch.returns, watch.what = returns, what
+    _watches[id(watch)] = watch
+
+
+def _tell_death(watch: _Watch) -> None:
+    del _watches[id(watch)]
+    watch.returns(watch.what)
+
+
 class Window:
     """An arena that another process places batches in, as this process sees it: the memory, and loans of its slots.
 
@@ -255,8 +278,11 @@ class Window:
         """The bytes of a slot, uint8[nbytes]; `returns(number)` is called when this array and all views of it are dead,
         in any thread, in the middle of a garbage collection and under any lock.
         """
-        loan = np.ndarray((slot.nbytes,), np.uint8, buffer=self._open_map(), offset=slot.offset)
-        weakref.finalize(loan, returns, number).atexit = False
+        mapping = self._map
+        if mapping is None:
+            raise ClosedError("the arena is closed")
+        loan = np.frombuffer(mapping, np.uint8, slot.nbytes, slot.offset)  # half the cost of np.ndarray
+        _watch(loan, returns, number)
         return loan
 
     def close(self) -> None:

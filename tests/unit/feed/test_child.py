@@ -37,7 +37,9 @@ from stoker.feed.loader import Loader
 from stoker.feed.open import OrderWish, open_loader
 from stoker.feed.options import FeedOptions
 from stoker.feed.start import Start, start_child, start_feeder
+from stoker.feed.wire import Release, decode_from_trainer
 from stoker.io import child as child_module
+from stoker.io.channel import Channel
 from stoker.store.local import LocalStore
 from stoker.store.memory import MemoryStore
 from stoker.values import Layout
@@ -217,6 +219,25 @@ def test_what_is_lent_is_counted_and_comes_back(place, load, until):
     until(lambda: data.stats().ready_batches == 6)
     assert [batch.step for batch in loop] == list(range(2, 24))
     assert data.stats().copied_batches == 0
+
+
+def test_a_batch_that_lies_ready_is_taken_without_a_word_and_several_are_let_go_by_one(place, load, until, monkeypatch):
+    data = load(place, describe=lambda d: d.fields("x.npy"), batch=4, epochs=4, prefetch_bytes=16 * 640)
+    loop = iter(data)
+    next(loop)
+    until(lambda: data.stats().ready_batches == 15)  # the first one is let go, and not told yet
+    said = []
+    for name in ("send", "post"):
+        whole = getattr(Channel, name)
+        monkeypatch.setattr(
+            Channel,
+            name,
+            lambda self, message, *a, whole=whole, **k: said.append(message) or whole(self, message, *a, **k),
+        )
+    for step in range(1, 9):
+        assert next(loop).step == step
+    assert [type(decode_from_trainer(message)) for message in said] == [Release, Release]
+    assert data.stats().bytes_in_flight <= 16 * 640
 
 
 def test_a_hundred_held_batches_keep_their_bytes_also_when_the_feeder_dies(place, load, caplog):

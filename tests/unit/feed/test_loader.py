@@ -14,7 +14,7 @@ import pytest
 from stoker.dataset.write import DatasetWriter
 from stoker.errors import ClosedError, ConfigError, DatasetError, LayoutError, UnsupportedError
 from stoker.feed.options import FeedOptions
-from stoker.ledger import Counter
+from stoker.ledger import Counter, Ledger
 from stoker.store.local import LocalStore
 from stoker.values import Layout
 
@@ -491,6 +491,20 @@ def test_the_ledger_counts_steps_samples_bytes_and_reads(make_store, numbered, l
     counters = totals.counters
     assert (counters["reads"], counters["bytes_read"], counters["copied_batches"]) == (96, 9600, 0)
     assert counters["bytes_in_flight"] == 0
+
+
+def test_a_batch_is_one_record_and_one_publication_of_the_ledger(make_store, numbered, load, monkeypatch):
+    data = load(make_store(numbered(50)), batch=8, prefetch_bytes=0)  # so that each batch is read when it is asked for
+    loop = iter(data)
+    next(loop)
+    written = []
+    whole = Ledger._write
+    monkeypatch.setattr(Ledger, "_write", lambda self, *args: written.append(args) or whole(self, *args))
+    for count in range(1, 5):
+        reads = data.stats().reads
+        next(loop)
+        assert data.stats().reads > reads
+        assert len(written) == 2 * count
 
 
 def test_an_evaluation_is_read_but_is_no_step_of_the_ledger(make_store, numbered, load, ledger):

@@ -1,5 +1,8 @@
 """What trainer and feeder say arrives as it was meant."""
 
+import gc
+import sys
+
 import msgspec
 import numpy as np
 import pytest
@@ -8,9 +11,10 @@ from hypothesis import strategies as st
 
 from stoker import errors
 from stoker.errors import InternalError, NotFound, SampleError, StokerError
-from stoker.feed.batch import OBJECTS, Field, InReply, InSlot, read_field
+from stoker.feed.batch import BYTES, OBJECTS, Batch, Field, InReply, InSlot, read_field
 from stoker.feed.wire import (
     Erred,
+    Made,
     MadeField,
     Release,
     Seek,
@@ -18,6 +22,7 @@ from stoker.feed.wire import (
     decode_from_feeder,
     decode_from_trainer,
     encode,
+    hear_batch,
     hear_error,
     hear_field,
     tell_error,
@@ -56,6 +61,42 @@ def test_arrays_and_rows_are_told_by_where_they_lie():
     rows = travel(Field("r", "|u1", InSlot(128), row_offsets=np.array([0, 2, 5])))
     memory = np.arange(200, dtype=np.uint8)
     assert [bytes(row) for row in read_field(rows, memory)] == [bytes([128, 129]), bytes([130, 131, 132])]
+
+
+def made(count):
+    """The message of a batch of `count` samples with a field of each kind."""
+    offsets = np.arange(count + 1) * 4
+    words = Field("words", OBJECTS, InReply(["abcd"] * count))
+    fields = [
+        tell_field(Field("raw", BYTES, InSlot(0), row_offsets=offsets), None),
+        tell_field(Field("x", "<f4", InSlot(0), shape=(count,)), None),
+        tell_field(words, (0, offsets, "text")),
+        tell_field(words, None),
+    ]
+    valid, keys = b"\1" * count, b"abcd" * count
+    return encode(Made(1, 2, 3, 0, 0, 4 * count, 1 << 20, 9, (1, 2, 3, 4), valid, keys, offsets.tobytes(), fields, []))
+
+
+def objects_of(message, memory):
+    """How many objects and blocks of memory a batch has that nobody has looked into."""
+    gc.collect()
+    gc.disable()
+    try:
+        objects, blocks = len(gc.get_objects()), sys.getallocatedblocks()
+        batch = Batch(hear_batch(decode_from_feeder(message), memory))
+        found = len(gc.get_objects()) - objects, sys.getallocatedblocks() - blocks
+    finally:
+        gc.enable()
+    assert len(batch["raw"]) == len(batch["x"]) == len(batch["words"]) == len(batch.sample_keys) == len(batch.valid)
+    return found
+
+
+def test_a_batch_has_as_many_objects_as_fields_whatever_its_size_until_it_is_looked_into():
+    memory = np.full(1 << 13, ord("a"), np.uint8)
+    objects_of(made(8), memory)  # what is made once
+    (few, few_blocks), (many, many_blocks) = objects_of(made(8), memory), objects_of(made(2048), memory)
+    assert many <= few < 40
+    assert many_blocks <= few_blocks + 8 < 100  # numbers above 256 are objects
 
 
 def test_an_empty_field_of_any_kind_arrives():

@@ -60,6 +60,19 @@ def test_nothing_there_is_none_at_once_or_after_the_time_given(ends):
     assert 0.015 < time.monotonic() - begin < 5
 
 
+def test_what_comes_soon_is_received_and_what_does_not_is_none(ends):
+    assert ends[0].receive_soon() is None
+    ends[1].send(b"there")
+    assert heard(ends[0].receive_soon()) == b"there"
+    timer = threading.Timer(0.0005, ends[1].send, [b"soon"])
+    timer.start()
+    timer.join()
+    assert heard(ends[0].receive_soon()) == b"soon"
+    ends[1].close()
+    with pytest.raises(EOFError):
+        ends[0].receive_soon()
+
+
 def test_a_message_that_comes_while_it_is_waited_for_is_received(ends):
     timer = threading.Timer(0.02, ends[1].send, [b"late"])
     timer.start()
