@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from stoker.dataset.describe import BadPolicy, Dataset
 from stoker.dataset.order import OrderedBatch
+from stoker.dataset.places import NO_CHECKSUM
 from stoker.dataset.readable import Facts, Readable
 from stoker.dataset.windows import TOKENS
 from stoker.errors import ConfigError, DatasetError
@@ -128,6 +129,11 @@ class BatchPlan:
     def step(self) -> int:
         """The step of the batch."""
         return self.ordered.step
+
+    @property
+    def has_checksums(self) -> bool:
+        """Whether any field of any sample has one."""
+        return bool(self.crc32cs.size) and int(self.crc32cs.max()) != NO_CHECKSUM
 
     @cached_property
     def keys(self) -> list[str]:

@@ -19,8 +19,9 @@ from stoker.dataset.distinct import distinct
 from stoker.dataset.order import OrderedBatch
 from stoker.dataset.readable import Readable
 from stoker.feed.batch import BYTES, Field, InReply, WireBatch, blank, read_field
+from stoker.feed.cached import read_cached
 from stoker.feed.decode import AsRows, decode_batch, find_decoder
-from stoker.feed.fetch import FetchPool, Job
+from stoker.feed.fetch import FetchPool, Job, SampleReader
 from stoker.feed.gather import NEAR_S, Gathering, Pattern, ReadFacts, choose_units
 from stoker.feed.gatherer import Gatherer
 from stoker.feed.mapper import Samples, map_batch
@@ -29,10 +30,11 @@ from stoker.feed.pictures import decode_pictures
 from stoker.feed.placement import DECODED, Placement, Work
 from stoker.feed.plan import FeedSpec
 from stoker.feed.randomness import Seeding
-from stoker.feed.rows import RowPace
+from stoker.feed.rows import Reader, RowPace
 from stoker.feed.workers import MapPool
 from stoker.io.buffers import view
 from stoker.ledger import StageTimes
+from stoker.store.base import CachingStore
 
 _log = logging.getLogger("stoker.feed")
 
@@ -77,6 +79,8 @@ class Stages:
         self._options = options
         self._pattern = pattern
         self._stated_s = opened.store.limits.latency_s
+        store = opened.store
+        self._caching = store if isinstance(store, CachingStore) and self._stated_s < NEAR_S else None
         self._latency_s = 0.0  # what the choice to gather or not was made for
         self.gathering = Gathering(None, 0, 0)
         self._gatherer: Gatherer | None = None
@@ -115,9 +119,25 @@ class Stages:
         if self._gatherer is not None:
             self._gatherer.fetch(work)
             return
-        reader = self._rows.reader(work.plan, view(work.memory))
+        reader = self._read_cached(work, view(work.memory))
+        if reader is None:
+            self._fetched(work, None)
+            return
         work.job = Job(work.step, len(reader), reader, partial(self._read, work))
         self.pool.submit(work.job)
+
+    def _read_cached(self, work: Work, memory: memoryview) -> Reader | None:
+        """Read here what needs no waiting for storage; returns what reads the rest, None if there is none."""
+        plan, store, keys = work.plan, self._opened.store, self._opened.objects.keys
+        if self._caching is None or not plan.has_checksums:
+            return self._rows.reader(plan, memory)
+        begin_s = time.perf_counter()
+        found = read_cached(self._caching, keys, plan, memory, lambda: work.dropped or self._stopped)
+        if not found.can_tell:
+            self._caching = None
+        if found.done:
+            self.pool.note(found.done, found.nbytes, (time.perf_counter() - begin_s) / found.done)
+        return SampleReader(store, keys, plan, memory, found.rest) if len(found.rest) else None
 
     def _choose(self) -> None:
         """Choose how to read: by what the store says of itself, and again if its reads turn out to be slow."""
