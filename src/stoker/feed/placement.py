@@ -91,6 +91,11 @@ class Placement:
         with self._lock:
             sizes = [each or 0 for each in self._needs]
             self._check_possible(nbytes, *sizes)
+            if not any(sizes):
+                slot = self.arena.take(nbytes)
+                if slot is not None:
+                    self._use(work, slot)
+                return slot is not None
             taken = [self.arena.take(nbytes)]
             for size in sizes:
                 taken.append(self.arena.take(size) if size and None not in taken[:1] else None)

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from queue import SimpleQueue
@@ -87,12 +87,12 @@ class Stages:
         self._knows_all = False
         self._known_objects = np.zeros(len(opened.objects), np.bool_)
 
-    def load_offsets(self, ordered: OrderedBatch) -> None:
-        """Read the offset tables that a batch is the first to need, side by side. For one thread."""
+    def load_offsets(self, batches: Sequence[OrderedBatch]) -> None:
+        """Read the offset tables that batches are the first to need, side by side. For one thread."""
         if self._knows_all:
             return
         firsts = self._opened.objects.first_sample
-        touched = np.searchsorted(firsts, ordered.samples, side="right") - 1
+        touched = np.searchsorted(firsts, np.concatenate([each.samples for each in batches]), side="right") - 1
         new = distinct(touched[~self._known_objects[touched]])
         if len(new) > 1:
             loaded = threading.Event()
@@ -101,7 +101,7 @@ class Stages:
                 self._opened.load(int(new[index]), self._spec.fields)
                 return 0
 
-            job = Job(ordered.step, len(new), load, lambda _: loaded.set())
+            job = Job(batches[0].step, len(new), load, lambda _: loaded.set())
             self.pool.submit(job)
             loaded.wait()
             if job.error is not None:

@@ -12,9 +12,9 @@ from stoker.feed.plan import lay_out, plan_batch
 
 @given(arrays(np.int64, st.tuples(st.integers(1, 9), st.integers(1, 4)), elements=st.integers(0, 500)))
 def test_places_follow_one_another_and_fields_begin_at_multiples_of_64(sizes):
-    starts, row_offsets, nbytes = lay_out(sizes)
+    (starts,), (row_offsets,), (nbytes,) = lay_out(sizes[None])
     end = 0
-    for field, start in enumerate(starts):
+    for field, start in enumerate(starts.tolist()):
         assert start % 64 == 0
         assert end <= start < end + 64
         assert row_offsets[0, field] == 0
