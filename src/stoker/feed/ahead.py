@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from stoker.errors import StokerError
 from stoker.feed.batch import BadSample
+from stoker.feed.cached import Runs
 from stoker.feed.plan import BatchPlan
 
 _MOST_COUNT: Final = 16
@@ -15,11 +16,11 @@ _MOST_PARTS: Final = 2048  # reads of all plans made at once: beyond it the work
 
 
 class Planned(NamedTuple):
-    """A plan, the bad samples that are not in it, and the nanoseconds of training's wait that belong to it."""
+    """A plan, the bad samples that are not in it, and how it may be read from the page cache."""
 
     plan: BatchPlan
     bad: tuple[BadSample, ...]
-    cost_ns: int
+    runs: Runs | None
 
 
 class PlansAhead:
@@ -32,7 +33,7 @@ class PlansAhead:
 
     def __init__(
         self,
-        make: Callable[[Sequence[int]], list[tuple[BatchPlan, tuple[BadSample, ...]]]],
+        make: Callable[[Sequence[int]], list[Planned]],
         changes: Callable[[], int],
         step_count: int,
     ) -> None:
@@ -40,13 +41,15 @@ class PlansAhead:
         self._changes = changes
         self._step_count = step_count
         self._most = 1
-        self._plans: dict[int, Planned] = {}
+        self._plans: dict[int, tuple[Planned, int]] = {}
         self._made_at = 0
         self._count = 0  # how many were made at once last
         self._end = -1  # the step after these
 
-    def find(self, step: int) -> Planned:
-        """The plan of a step, the same one until `drop`. Raises what making it raises."""
+    def find(self, step: int) -> tuple[Planned, int]:
+        """The plan of a step, the same one until `drop`, and the nanoseconds that making it took: those of all that
+        were made at once belong to the first, which may be waited for. Raises what making it raises.
+        """
         if self._made_at != self._changes():
             self._plans.clear()
         found = self._plans.get(step)
@@ -73,7 +76,7 @@ class PlansAhead:
             self._count = 1
             made = self._make((step,))
         cost_ns = time.perf_counter_ns() - begin_ns
-        for number, (plan, bad) in enumerate(made):
-            self._plans[step + number] = Planned(plan, bad, 0 if number else cost_ns)
+        for number, planned in enumerate(made):
+            self._plans[step + number] = planned, 0 if number else cost_ns
         self._end = step + len(made)
-        self._most = max(1, min(_MOST_COUNT, _MOST_PARTS // max(1, made[0][0].sizes.size)))
+        self._most = max(1, min(_MOST_COUNT, _MOST_PARTS // max(1, made[0].plan.sizes.size)))

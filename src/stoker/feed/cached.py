@@ -23,6 +23,25 @@ _RUN_MAX_BYTES: Final = 8 << 20  # some milliseconds, after which it is seen tha
 _MISSES_MAX: Final = 4  # after so many in one batch the rest of it is taken to be cold, too
 
 
+class Runs(NamedTuple):
+    """How the m parts of a batch are read: one object after the other.
+
+    Attributes:
+        order: int64[m], their numbers in the plan; what follows is in this order.
+        cuts: where runs of parts of one object begin, and m.
+        objects: the object of each run.
+        offsets, starts, stops, crc32cs: of each part, where it lies, where it goes, and its checksum.
+    """
+
+    order: NDArray[np.int64]
+    cuts: list[int]
+    objects: list[int]
+    offsets: list[int]
+    starts: list[int]
+    stops: list[int]
+    crc32cs: list[int]
+
+
 class Found(NamedTuple):
     """What of a batch was read: `done` reads of `nbytes`; `rest` int64[m] are the others, by their numbers in the
     plan. `can_tell` is False if the store does not know what lies in memory.
@@ -34,26 +53,51 @@ class Found(NamedTuple):
     can_tell: bool
 
 
+def order_runs(plans: Sequence[BatchPlan]) -> list[Runs]:
+    """How each of several batches of the same size is read; costs little more than one."""
+    width, count = len(plans[0].fields), plans[0].sizes.size
+    rows = np.concatenate([plan.objects for plan in plans]).repeat(width).reshape(-1, count)
+    order = np.argsort(rows, axis=1, kind="stable")
+    flat = (order + np.arange(0, order.size, count)[:, None]).ravel()
+    rows = rows.ravel()[flat]
+
+    def sort(columns: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+        column: NDArray[np.int64] = np.concatenate(columns).ravel()[flat]
+        return column
+
+    sizes, starts = sort([plan.sizes for plan in plans]), sort([plan.targets for plan in plans])
+    offsets, crc32cs = sort([plan.offsets for plan in plans]), sort([plan.crc32cs for plan in plans])
+    stops = starts + sizes
+    # No look-up reads more than it should: cut by the sum of bytes as well, and where the next batch begins.
+    cell = (np.cumsum(sizes) - sizes) // _RUN_MAX_BYTES
+    begins = np.ones(len(rows), np.bool_)
+    begins[1:] = (rows[1:] != rows[:-1]) | (cell[1:] != cell[:-1])
+    begins[::count] = True
+    found = []
+    for number in range(len(plans)):
+        here = slice(number * count, (number + 1) * count)
+        cuts = np.flatnonzero(begins[here])
+        parts = (column[here].tolist() for column in (offsets, starts, stops, crc32cs))
+        found.append(Runs(order[number], [*cuts.tolist(), count], rows[here][cuts].tolist(), *parts))
+    return found
+
+
 def read_cached(
-    store: CachingStore, objects: Sequence[Key], plan: BatchPlan, memory: memoryview, gives_up: Callable[[], bool]
+    store: CachingStore, objects: Sequence[Key], runs: Runs, memory: memoryview, gives_up: Callable[[], bool]
 ) -> Found:
     """Read and check the parts of a batch that lie in memory, those of one object with one look-up.
 
     Parts with another checksum than they should have are left, too: whoever reads them alone has the error.
     """
-    rows = plan.objects.repeat(len(plan.fields))
-    order = np.argsort(rows, kind="stable")
-    rows, sizes, targets = rows[order], plan.sizes.ravel()[order], plan.targets.ravel()[order]
-    buffers = [memory[start:stop] for start, stop in zip(targets.tolist(), (targets + sizes).tolist(), strict=True)]
-    offsets, expected = plan.offsets.ravel()[order].tolist(), plan.crc32cs.ravel()[order].tolist()
+    starts, stops, expected = runs.starts, runs.stops, runs.crc32cs
     left: list[int] = []
     misses, can_tell = 0, True
-    for first, stop in pairwise(_cut(rows, sizes)):
+    for number, (first, stop) in zip(runs.objects, pairwise(runs.cuts), strict=True):
         if misses >= _MISSES_MAX or gives_up():
             left += range(first, stop)
             continue
-        key = objects[int(rows[first])]
-        digests = store.read_cached(key, offsets[first:stop], buffers[first:stop], crc32c_of_view)
+        buffers = [memory[starts[at] : stops[at]] for at in range(first, stop)]
+        digests = store.read_cached(objects[number], runs.offsets[first:stop], buffers, crc32c_of_view)
         if digests is None:
             misses, can_tell, digests = _MISSES_MAX, False, []
         end = first + len(digests)
@@ -63,10 +107,5 @@ def read_cached(
         if end < stop:
             misses += 1
             left += range(end, stop)
-    return Found(len(order) - len(left), int(sizes.sum() - sizes[left].sum()), np.sort(order[left]), can_tell)
-
-
-def _cut(rows: NDArray[np.int64], sizes: NDArray[np.int64]) -> list[int]:
-    """Where to cut parts, sorted by their objects `rows`, so that each piece is of one object and not too large."""
-    cell = (np.cumsum(sizes) - sizes) // _RUN_MAX_BYTES
-    return [0, *(np.flatnonzero((rows[1:] != rows[:-1]) | (cell[1:] != cell[:-1])) + 1).tolist(), len(rows)]
+    nbytes = sum(stops) - sum(starts) - sum(stops[at] - starts[at] for at in left)
+    return Found(len(starts) - len(left), nbytes, np.sort(runs.order[left]), can_tell)

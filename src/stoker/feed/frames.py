@@ -59,6 +59,7 @@ class Frames:
         self._left = np.zeros(frame_count, np.int64)  # samples not delivered yet, in this epoch
         self._used = np.full(frame_count, _NEVER, np.int64)  # by the clock; 0 if all was delivered
         self._clock = 0
+        self._keeps_all = frame_count >= int(units.usable.sum())
         self._waiting: dict[int, list[Callable[[], None]]] = {}
 
     def claim(self, units: Int64s, arrived: Callable[[], None], gives_up: Callable[[], bool]) -> Claim:
@@ -94,6 +95,15 @@ class Frames:
             for one in frame:
                 self._waiting[one] = []
         return Claim(frames, unit, frame, awaited)
+
+    def at_hand(self, units: Int64s) -> Int64s | None:
+        """The frames of units that are all there and can lose none: each unit has room for itself. For the thread that
+        claims; what it does with them before it claims again needs no claim. None if they are not.
+        """
+        if not self._keeps_all:
+            return None
+        frames = self._of_unit[units]
+        return frames if bool((self._state[frames] == _READY).all()) and int(frames.min()) >= 0 else None
 
     def close(self) -> None:
         """Give the memory back, when no batch is under way any more."""

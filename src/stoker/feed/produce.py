@@ -16,13 +16,12 @@ from typing import Final
 from stoker.dataset.order import OrderedBatch
 from stoker.dataset.readable import Readable
 from stoker.errors import CapacityError, ClosedError, InternalError, TimedOut
-from stoker.feed.ahead import PlansAhead
+from stoker.feed.ahead import Planned, PlansAhead
 from stoker.feed.bad import Replacements
-from stoker.feed.batch import BadSample
 from stoker.feed.gather import Pattern
 from stoker.feed.options import FeedOptions
 from stoker.feed.placement import Placement, Work
-from stoker.feed.plan import BatchPlan, FeedSpec, plan_batches
+from stoker.feed.plan import FeedSpec, plan_batches
 from stoker.feed.stages import Stages
 from stoker.io.memory import make_apart
 from stoker.units import format_seconds
@@ -197,8 +196,8 @@ class Producer:
         if chosen is None:
             return None
         try:
-            plan, bad, cost_ns = self._plans.find(chosen)
-            work = Work(chosen, plan, bad)
+            planned, cost_ns = self._plans.find(chosen)
+            work = Work(chosen, *planned)
             wait_s = self._place(work, cost_ns)
         except BaseException as error:  # noqa: BLE001  thread boundary: raised where the batch is asked for
             self._fail(chosen, error)
@@ -222,15 +221,15 @@ class Producer:
             self._frontier += 1
         return self._frontier if self._frontier < self._step_count else None
 
-    def _make_plans(self, steps: Sequence[int]) -> list[tuple[BatchPlan, tuple[BadSample, ...]]]:
-        """The plans of steps, and the bad samples that are not in them."""
-        planned = [self._batches(step) for step in steps]
+    def _make_plans(self, steps: Sequence[int]) -> list[Planned]:
+        ordered = [self._batches(step) for step in steps]
         with self._changed:
-            applied = [self._replacements.apply(ordered) for ordered in planned]
-        batches = [ordered for ordered, _ in applied]
+            applied = [self._replacements.apply(each) for each in ordered]
+        batches = [batch for batch, _ in applied]
         self._stages.load_offsets(batches)
         plans = plan_batches(self._opened, batches, self._spec.fields)
-        return [(plan, bad) for plan, (_, bad) in zip(plans, applied, strict=True)]
+        runs = self._stages.order_reads(plans)
+        return [Planned(plan, bad, run) for plan, (_, bad), run in zip(plans, applied, runs, strict=True)]
 
     def _place(self, work: Work, cost_ns: int) -> float | None:
         """Find room for a batch, in ordinary memory if all slots stay lent; else returns how long to wait for one."""

@@ -19,7 +19,7 @@ from stoker.dataset.distinct import distinct
 from stoker.dataset.order import OrderedBatch
 from stoker.dataset.readable import Readable
 from stoker.feed.batch import BYTES, Field, InReply, WireBatch, blank, read_field
-from stoker.feed.cached import read_cached
+from stoker.feed.cached import Runs, order_runs, read_cached
 from stoker.feed.decode import AsRows, decode_batch, find_decoder
 from stoker.feed.fetch import FetchPool, Job, SampleReader
 from stoker.feed.gather import NEAR_S, Gathering, Pattern, ReadFacts, choose_units
@@ -28,7 +28,7 @@ from stoker.feed.mapper import Samples, map_batch
 from stoker.feed.options import FeedOptions
 from stoker.feed.pictures import decode_pictures
 from stoker.feed.placement import DECODED, Placement, Work
-from stoker.feed.plan import FeedSpec
+from stoker.feed.plan import BatchPlan, FeedSpec
 from stoker.feed.randomness import Seeding
 from stoker.feed.rows import Reader, RowPace
 from stoker.feed.workers import MapPool
@@ -109,6 +109,12 @@ class Stages:
         self._known_objects[new] = True
         self._knows_all = bool(self._known_objects.all())
 
+    def order_reads(self, plans: Sequence[BatchPlan]) -> Sequence[Runs | None]:
+        """What `fetch` wants to know besides each plan, if anything."""
+        if self._caching is None or self._gatherer is not None or not any(plan.has_checksums for plan in plans):
+            return [None] * len(plans)
+        return order_runs(plans)
+
     def fetch(self, work: Work) -> None:
         """Begin the reads of a batch that has its memory and `times[0]`."""
         assert work.memory is not None
@@ -129,10 +135,10 @@ class Stages:
     def _read_cached(self, work: Work, memory: memoryview) -> Reader | None:
         """Read here what needs no waiting for storage; returns what reads the rest, None if there is none."""
         plan, store, keys = work.plan, self._opened.store, self._opened.objects.keys
-        if self._caching is None or not plan.has_checksums:
+        if self._caching is None or work.runs is None:
             return self._rows.reader(plan, memory)
         begin_s = time.perf_counter()
-        found = read_cached(self._caching, keys, plan, memory, lambda: work.dropped or self._stopped)
+        found = read_cached(self._caching, keys, work.runs, memory, lambda: work.dropped or self._stopped)
         if not found.can_tell:
             self._caching = None
         if found.done:

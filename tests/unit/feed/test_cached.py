@@ -6,7 +6,7 @@ from stoker.dataset.order import OrderedBatch
 from stoker.dataset.write import DatasetWriter
 from stoker.errors import DigestMismatch, Truncated
 from stoker.feed import cached
-from stoker.feed.cached import read_cached
+from stoker.feed.cached import order_runs, read_cached
 from stoker.feed.plan import plan_batch
 from stoker.store.memory import MemoryStore
 from stoker.testing.stores import WrappedStore
@@ -63,7 +63,7 @@ def read(store, samples, gives_up=lambda: False):
     opened, plan = plan_of(store, samples)
     memory = bytearray(plan.nbytes)
     store.alone.clear()
-    return read_cached(store, opened.objects.keys, plan, memoryview(memory), gives_up), plan, memory
+    return read_cached(store, opened.objects.keys, order_runs([plan])[0], memoryview(memory), gives_up), plan, memory
 
 
 def test_what_is_cached_lands_in_its_place_and_each_object_is_looked_up_once(store):
@@ -76,6 +76,23 @@ def test_what_is_cached_lands_in_its_place_and_each_object_is_looked_up_once(sto
             assert bytes(memory[start : start + len(value)]) == value
     assert len(store.looked_up) == len(set(plan.objects.tolist())) > 1
     assert store.alone == []
+
+
+def test_several_batches_are_ordered_at_once_as_one_by_one(store, monkeypatch):
+    monkeypatch.setattr(cached, "_RUN_MAX_BYTES", 150)
+    plans = [plan_of(store, samples)[1] for samples in ([3, 0, 7, 7], [11, 1, 2, 3], [5, 4, 3, 2])]
+    for plan, runs in zip(plans, order_runs(plans), strict=True):
+        assert sorted(runs.order.tolist()) == list(range(8))
+        objects = plan.objects.repeat(2)[runs.order].tolist()
+        assert runs.cuts[0] == 0 and runs.cuts[-1] == 8  # noqa: PT018
+        for number, first, stop in zip(runs.objects, runs.cuts, runs.cuts[1:], strict=False):
+            assert objects[first:stop] == [number] * (stop - first)
+            assert sum(runs.stops[first:stop]) - sum(runs.starts[first:stop]) < 150 + 70
+        assert objects == sorted(objects)
+        for told, column in zip(
+            runs[3:], (plan.offsets, plan.targets, plan.targets + plan.sizes, plan.crc32cs), strict=True
+        ):
+            assert told == column.ravel()[runs.order].tolist()
 
 
 def test_what_is_not_cached_is_left_and_nothing_else_of_the_batch_is_lost(store):
