@@ -13,6 +13,7 @@ from stoker.feed.plan import BatchPlan
 
 _MOST_COUNT: Final = 16
 _MOST_PARTS: Final = 2048  # reads of all plans made at once: beyond it the work a read is what takes the time
+_SLOW_NS: Final = 5_000_000  # so long takes only what reads offset tables: one batch must not wait for those of others
 
 
 class Planned(NamedTuple):
@@ -28,7 +29,7 @@ class PlansAhead:
 
     `make(steps)` plans consecutive steps; `changes()` is another number whenever plans made before are out of date. A
     first step, or one after a jump, is planned alone, since it is waited for; then 2, 4 ... at once as long as steps
-    follow one another, up to 16 and 2,048 reads.
+    follow one another, up to 16 and 2,048 reads, and none of them takes long.
     """
 
     def __init__(
@@ -36,15 +37,18 @@ class PlansAhead:
         make: Callable[[Sequence[int]], list[Planned]],
         changes: Callable[[], int],
         step_count: int,
+        clock_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self._make = make
         self._changes = changes
         self._step_count = step_count
+        self._clock_ns = clock_ns
         self._most = 1
         self._plans: dict[int, tuple[Planned, int]] = {}
         self._made_at = 0
         self._count = 0  # how many were made at once last
         self._end = -1  # the step after these
+        self._was_slow = False
 
     def find(self, step: int) -> tuple[Planned, int]:
         """The plan of a step, the same one until `drop`, and the nanoseconds that making it took: those of all that
@@ -64,8 +68,9 @@ class PlansAhead:
 
     def _plan(self, step: int) -> None:
         self._plans.clear()
-        self._count = min(2 * self._count, self._most, self._step_count - step) if step == self._end else 1
-        begin_ns = time.perf_counter_ns()
+        goes_on = step == self._end and not self._was_slow
+        self._count = min(2 * self._count, self._most, self._step_count - step) if goes_on else 1
+        begin_ns = self._clock_ns()
         self._made_at = self._changes()
         try:
             made = self._make(range(step, step + self._count))
@@ -75,8 +80,9 @@ class PlansAhead:
             # Some step has an error, which is told where that step is asked for.
             self._count = 1
             made = self._make((step,))
-        cost_ns = time.perf_counter_ns() - begin_ns
+        cost_ns = self._clock_ns() - begin_ns
         for number, planned in enumerate(made):
             self._plans[step + number] = planned, 0 if number else cost_ns
         self._end = step + len(made)
+        self._was_slow = cost_ns > _SLOW_NS
         self._most = max(1, min(_MOST_COUNT, _MOST_PARTS // max(1, made[0].plan.sizes.size)))
