@@ -137,12 +137,10 @@ class Stages:
         plan, store, keys = work.plan, self._opened.store, self._opened.objects.keys
         if self._caching is None or work.runs is None:
             return self._rows.reader(plan, memory)
-        begin_s = time.perf_counter()
         found = read_cached(self._caching, keys, work.runs, memory, lambda: work.dropped or self._stopped)
         if not found.can_tell:
             self._caching = None
-        if found.done:
-            self.pool.note(found.done, found.nbytes, (time.perf_counter() - begin_s) / found.done)
+        self.pool.note(found.done, found.nbytes, None)
         return SampleReader(store, keys, plan, memory, found.rest) if len(found.rest) else None
 
     def _choose(self) -> None:

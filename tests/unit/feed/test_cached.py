@@ -150,6 +150,7 @@ def test_no_thread_reads_samples_of_a_warm_data_set(store, load):
         assert [value[0] for value in batch["b"]] == [100 + value[0] for value in batch["a"]]
     assert not [key for key, _ in store.alone if key.startswith("shard-")]
     assert loader.stats().reads >= 3 * 8
+    assert loader._feeder._stages.pool.least_s == 0  # which says nothing of how long the storage takes
 
 
 def test_what_is_cold_in_a_batch_is_read_by_threads_and_comes_with_the_rest(store, load):
