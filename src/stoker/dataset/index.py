@@ -6,8 +6,9 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -127,10 +128,11 @@ def index(
     choice = Choice(Globs(options.include), Globs(options.exclude), options.checksums)
     found = _walk_tars(source, infos, choice) if tars else index_tree(source, infos, choice)
     try:
-        for done, one in enumerate(found, 1):
-            writer.add(one)
-            if progress is not None:
-                progress(done, len(infos) if tars else done)
+        with closing(found):  # its threads end here, not where a collector finds it: a thread that begins may be there
+            for done, one in enumerate(found, 1):
+                writer.add(one)
+                if progress is not None:
+                    progress(done, len(infos) if tars else done)
         manifest = writer.finish(source.url, pattern or "*")
     except BaseException:
         writer.discard()
@@ -229,8 +231,8 @@ class _Writer:
             _log.warning("an unfinished index stays in %s: the next one removes it: %s", self._place.url, error)
 
 
-def _walk_tars(store: Store, infos: Sequence[ObjectInfo], choice: Choice) -> Iterator[Indexed]:
-    """Index archives side by side; the results in order, at most 16 ahead of the one that is taken."""
+def _walk_tars(store: Store, infos: Sequence[ObjectInfo], choice: Choice) -> Generator[Indexed, None, None]:
+    """Index archives side by side; the results in order, at most 16 ahead of the one that is taken. To be closed."""
     with ThreadPoolExecutor(_THREADS, "stoker-index") as pool:
         waiting: deque[Future[Indexed]] = deque()
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Final
 
 import numpy as np
@@ -19,7 +19,7 @@ from stoker.values import Key, ObjectInfo
 FILES_PER_OBJECT: Final = 65_536
 
 
-def index_tree(store: Store, infos: Sequence[ObjectInfo], choice: Choice) -> Iterator[Indexed]:
+def index_tree(store: Store, infos: Sequence[ObjectInfo], choice: Choice) -> Generator[Indexed, None, None]:
     """The files `infos` that `choice` takes as samples, in the order of their paths; members of one stand together.
 
     Reads no file, unless checksums are wanted. Holds the names of all files. Raises DatasetError for too many fields,

@@ -44,6 +44,7 @@ class Replacements:
         self._budget_ratio = budget_ratio
         self._seed = seed
         self._sample_count = sample_count
+        self.change_count = 0  # of what `apply` says
         self._bad: dict[tuple[int, int], tuple[str, str]] = {}  # epoch, sample -> its key, what is wrong with it
         self._found: dict[int, tuple[str, ...]] = {}  # step -> keys of what was found bad while it was made
 
@@ -55,6 +56,7 @@ class Replacements:
         if row is None or not error.is_bad_sample:
             return error
         self._bad[ordered.epoch, int(ordered.samples[row])] = keys[row], error.what
+        self.change_count += 1
         self._found[ordered.step] = found = (*self._found.get(ordered.step, ()), keys[row])
         allowed = int(FLOOR + self._budget_ratio * (ordered.step + 1) * len(ordered.samples))
         if len(found) <= allowed:

@@ -102,12 +102,13 @@ class FetchPool:
         """Whether `close` was called."""
         return self._closed
 
-    def note(self, read_count: int, nbytes: int, read_s: float) -> None:
-        """Count reads that were done elsewhere, which took `read_s` each."""
+    def note(self, read_count: int, nbytes: int, read_s: float | None) -> None:
+        """Count reads that were done elsewhere, which took `read_s` each; None if that says nothing of the storage."""
         with self._changed:
             self.read_count += read_count
             self.read_bytes += nbytes
-            self._least_s = min(read_s, self._least_s * _FORGET) if self._least_s else read_s
+            if read_s is not None:
+                self._least_s = min(read_s, self._least_s * _FORGET) if self._least_s else read_s
 
     def submit(self, job: Job) -> None:
         """Do a job before all those of later steps."""

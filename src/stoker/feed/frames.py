@@ -79,6 +79,7 @@ class Frames:
         # one after the other, as memory is cleared 2 MiB at a time.
         self._used = np.arange(frame_count) + (_FIRST if keeps else 0)
         self._clock = frame_count
+        self._keeps_all = frame_count >= int(units.usable.sum())
         self._is_ahead = np.zeros(frame_count, np.bool_)  # read ahead of use, and not used yet
         self._is_coming = np.zeros(frame_count, np.bool_)  # being read ahead: held for that
         self._waiting: dict[int, list[Callable[[], None]]] = {}
@@ -116,6 +117,18 @@ class Frames:
             for one in frame:
                 self._waiting[one] = []
         return Claim(frames, unit, frame, awaited)
+
+    def at_hand(self, units: Int64s) -> Int64s | None:
+        """The frames of units that are all there and can lose none: each unit has room for itself. For the thread that
+        claims; what it does with them before it claims again needs no claim. None if they are not.
+        """
+        if not self._keeps_all:
+            return None
+        frames = self._of_unit[units]
+        if int(frames.min()) < 0 or not bool((self._state[frames] == _READY).all()):
+            return None
+        self._is_ahead[frames] = False
+        return frames
 
     def claim_ahead(self, units: Int64s, most: int, due: int) -> Ahead:
         """Hold frames for those of the units of n samples that have none, each until it is settled. Never waits.

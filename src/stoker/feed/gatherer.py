@@ -56,8 +56,26 @@ class Gatherer:
 
         Waits while batches before it hold all frames.
         """
-        batch = _Gathered(self, work, self._units_of(work.plan.ordered))
-        batch.begin()
+        units = self._units_of(work.plan.ordered)
+        frames = self.frames.at_hand(units)
+        if frames is None or not self._lay_out_rows(work, units, frames):
+            _Gathered(self, work, units).begin()
+        else:
+            self.done(work, None)
+
+    def _lay_out_rows(self, work: Work, units: NDArray[np.int64], frames: NDArray[np.int64]) -> bool:
+        """Copy the fields of a batch from its frames, and check them; False if that was not to be (see `copy_rows`)."""
+        assert work.memory is not None
+        plan, target = work.plan, view(work.memory)
+        starts = self.starts_of(plan, units, frames)
+        return all(copy_rows(self.frames.memory, target, starts[:, i], plan, i) for i in range(len(plan.fields)))
+
+    def starts_of(self, plan: BatchPlan, units: NDArray[np.int64], frames: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where the parts of a batch begin in the memory of frames: int64[n, f]."""
+        starts: NDArray[np.int64] = (
+            plan.offsets + (frames * self.frames.frame_bytes - self.units.offset[units])[:, None]
+        )
+        return starts
 
     def read_ahead(self, ordered: OrderedBatch, due: int) -> bool:
         """Begin to read the units of a batch that is `due` batches away; False if there is no room for all of them now.
@@ -189,7 +207,7 @@ class _Gathered:
         target = view(self._work.memory)
         width = len(plan.fields)
         ready = gatherer.frames.are_ready(frames)
-        starts = plan.offsets + (frames * gatherer.frames.frame_bytes - gatherer.units.offset[self._units])[:, None]
+        starts = gatherer.starts_of(plan, self._units, frames)
         if ready.all():
             same = [copy_rows(gatherer.frames.memory, target, starts[:, i], plan, i) for i in range(width)]
             if all(same):

@@ -33,13 +33,13 @@ class Outlook:
         self._begin = begin
         self._forget = forget
         self._seen: dict[int, OrderedBatch] = {}  # ascending
-        self._last = 0  # the step that was taken last
+        self._last = 0  # the step that was reached last
         self._frontier = 0  # all before it was begun
         self._most_steps = _MOST_STEPS
         self._is_open = False
 
-    def take(self, step: int) -> OrderedBatch:
-        """What `step` is made of."""
+    def reach(self, step: int) -> None:
+        """`step` is what is made next: look ahead from there."""
         if not self._last - _MADE_AGAIN_STEPS <= step <= self._frontier:
             self._seen.clear()
             self._forget()
@@ -48,7 +48,10 @@ class Outlook:
         self._last, self._frontier = step, max(self._frontier, step + 1)
         while self._seen and (oldest := next(iter(self._seen))) < step:
             del self._seen[oldest]
-        ordered = self._seen.pop(step, None)
+
+    def order(self, step: int) -> OrderedBatch:
+        """What `step` is made of."""
+        ordered = self._seen.get(step)
         if ordered is None:
             ordered = self._batches(step)
         self._most_steps = min(_MOST_STEPS, 1 + _MOST_SAMPLES // ordered.samples.size)
@@ -59,7 +62,7 @@ class Outlook:
         self._is_open = True
 
     def look(self) -> None:
-        """Begin what lies ahead of the step that was taken last, some steps more with each call."""
+        """Begin what lies ahead of the step that was reached last, some steps more with each call."""
         if not self._is_open:
             return
         most = min(self._frontier + _TURN_STEPS, self._last + self._most_steps, self._step_count)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from stoker.errors import ConfigError
 from stoker.feed.batch import BadSample, Field, WireBatch
+from stoker.feed.cached import Runs
 from stoker.feed.fetch import Job
 from stoker.feed.plan import BatchPlan
 from stoker.feed.wire import Encoded
@@ -32,15 +33,17 @@ _log = logging.getLogger("stoker.feed")
 class Work:
     """A batch on its way. It belongs to one thread at a time until it is `ready` or has an `error`.
 
-    `bad` are the samples that others stand for. `memory` is where its bytes lie: in `slot`, or in ordinary memory if
-    that is None. `reserved` is kept for what decoding and a map give. `times` are those of StageTimes, as far as known;
-    `encoded` says for each field where the bytes lie that were decoded, and nothing after a map. `reply` stands
-    when it is ready, and its memory is `lent` then: the slot returns when the reply and all views are gone.
+    `bad` are the samples that others stand for; `runs` is how its parts are read, if they may be cached. `memory` is
+    where its bytes lie: in `slot`, or in ordinary memory if that is None. `reserved` is kept for what decoding and a
+    map give. `times` are those of StageTimes, as far as known; `encoded` says for each field where the bytes lie that
+    were decoded, and nothing after a map. `reply` stands when it is ready, and its memory is `lent` then: the slot
+    returns when the reply and all views are gone.
     """
 
     step: int
     plan: BatchPlan
     bad: tuple[BadSample, ...] = ()
+    runs: Runs | None = None
     slot: Slot | None = None
     reserved: list[Slot | None] = field(default_factory=lambda: [None, None])
     memory: NDArray[np.uint8] | None = None
@@ -91,6 +94,11 @@ class Placement:
         with self._lock:
             sizes = [each or 0 for each in self._needs]
             self._check_possible(nbytes, *sizes)
+            if not any(sizes):
+                slot = self.arena.take(nbytes)
+                if slot is not None:
+                    self._use(work, slot)
+                return slot is not None
             taken = [self.arena.take(nbytes)]
             for size in sizes:
                 taken.append(self.arena.take(size) if size and None not in taken[:1] else None)

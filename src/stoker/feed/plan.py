@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from stoker.dataset.describe import BadPolicy, Dataset
 from stoker.dataset.order import OrderedBatch
+from stoker.dataset.places import NO_CHECKSUM
 from stoker.dataset.readable import Facts, Readable
 from stoker.dataset.windows import TOKENS
 from stoker.errors import ConfigError, DatasetError
-from stoker.io.memory import ALIGNMENT, align, room
+from stoker.io.memory import ALIGNMENT, room
 
 Mapper = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -129,6 +130,11 @@ class BatchPlan:
         """The step of the batch."""
         return self.ordered.step
 
+    @property
+    def has_checksums(self) -> bool:
+        """Whether any field of any sample has one."""
+        return bool(self.crc32cs.size) and int(self.crc32cs.max()) != NO_CHECKSUM
+
     @cached_property
     def keys(self) -> list[str]:
         """The key of each sample, for messages."""
@@ -137,38 +143,56 @@ class BatchPlan:
 
 def plan_batch(opened: Readable, ordered: OrderedBatch, fields: tuple[str, ...]) -> BatchPlan:
     """The plan of a batch. Reads offset tables that are not at hand; raises what that raises, DatasetError."""
-    extents, blob, key_offsets = opened.find(ordered.samples, fields)
+    return plan_batches(opened, [ordered], fields)[0]
+
+
+def plan_batches(opened: Readable, batches: Sequence[OrderedBatch], fields: tuple[str, ...]) -> list[BatchPlan]:
+    """The plans of batches of the same size, for little more than one of them costs (64 samples: 60 us). As above."""
+    samples = np.concatenate([batch.samples for batch in batches]) if len(batches) > 1 else batches[0].samples
+    extents, blob, key_offsets = opened.find(samples, fields)
     if extents.offset.size and int(extents.offset.min()) < 0:
         row, column = np.argwhere(extents.offset < 0)[0].tolist()
         key = bytes(blob)[key_offsets[row] : key_offsets[row + 1]].decode()
         raise DatasetError(f"sample {key!r} has no field {fields[column]!r}", opened.store.url)
-    starts, row_offsets, nbytes = lay_out(extents.size)
-    return BatchPlan(
-        ordered=ordered,
-        fields=fields,
-        field_starts=tuple(starts),
-        row_offsets=tuple(np.ascontiguousarray(row_offsets.T)),
-        nbytes=nbytes,
-        objects=extents.object,
-        offsets=extents.offset,
-        sizes=extents.size,
-        crc32cs=extents.crc32c,
-        targets=np.array(starts, np.int64) + row_offsets[:-1],
-        key_bytes=blob.tobytes(),
-        key_offsets=key_offsets,
-    )
+    count = len(batches[0].samples)
+    shape = len(batches), count, len(fields)
+    starts, row_offsets, nbytes = lay_out(extents.size.reshape(shape))
+    targets = starts[:, None, :] + row_offsets[:, :-1]
+    by_field = np.ascontiguousarray(row_offsets.transpose(0, 2, 1))
+    keys, ends = blob.tobytes(), key_offsets[::count].tolist()
+    plans = []
+    for number, batch in enumerate(batches):
+        rows = slice(number * count, (number + 1) * count)
+        plans.append(
+            BatchPlan(
+                ordered=batch,
+                fields=fields,
+                field_starts=tuple(starts[number].tolist()),
+                row_offsets=tuple(by_field[number]),
+                nbytes=int(nbytes[number]),
+                objects=extents.object[rows],
+                offsets=extents.offset[rows],
+                sizes=extents.size[rows],
+                crc32cs=extents.crc32c[rows],
+                targets=targets[number],
+                key_bytes=keys[ends[number] : ends[number + 1]],
+                key_offsets=key_offsets[rows.start : rows.stop + 1] - ends[number],
+            )
+        )
+    return plans
 
 
-def lay_out(sizes: NDArray[np.int64]) -> tuple[list[int], NDArray[np.int64], int]:
-    """Places for int64[n, f] sizes: the start of each field, its int64[n + 1, f] row offsets, and the bytes in all."""
-    row_offsets = np.zeros((sizes.shape[0] + 1, sizes.shape[1]), np.int64)
-    np.cumsum(sizes, axis=0, out=row_offsets[1:])
-    starts = []
-    end = 0
-    for total in row_offsets[-1].tolist():
-        starts.append(end)
-        end += align(total)
-    return starts, row_offsets, end
+def lay_out(sizes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Places for int64[k, n, f] sizes of k batches: int64[k, f], the start of each field; int64[k, n + 1, f], its row
+    offsets; int64[k], the bytes in all.
+    """
+    batches, count, width = sizes.shape
+    row_offsets = np.zeros((batches, count + 1, width), np.int64)
+    np.cumsum(sizes, axis=1, out=row_offsets[:, 1:])
+    ends = np.cumsum(-(-row_offsets[:, -1] // ALIGNMENT) * ALIGNMENT, axis=1)
+    starts = np.zeros((batches, width), np.int64)
+    starts[:, 1:] = ends[:, :-1]
+    return starts, row_offsets, ends[:, -1]
 
 
 def check_fits(

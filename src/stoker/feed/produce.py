@@ -10,19 +10,19 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from stoker.dataset.order import OrderedBatch
 from stoker.dataset.readable import Readable
 from stoker.errors import CapacityError, ClosedError, InternalError, TimedOut
+from stoker.feed.ahead import Planned, PlansAhead
 from stoker.feed.bad import Replacements
-from stoker.feed.batch import BadSample
 from stoker.feed.gather import Pattern
 from stoker.feed.options import FeedOptions
 from stoker.feed.outlook import Outlook
 from stoker.feed.placement import Placement, Work
-from stoker.feed.plan import BatchPlan, FeedSpec, plan_batch
+from stoker.feed.plan import FeedSpec, plan_batches
 from stoker.feed.stages import Stages
 from stoker.io.memory import make_apart
 from stoker.units import format_seconds
@@ -62,8 +62,7 @@ class Producer:
             batches, step_count, self._stages.read_ahead, self._stages.forget_ahead
         )  # the planner's
         self._planner: threading.Thread | None = None  # once it runs, it holds the feeder until it ends
-        # The planner's own, as is the outlook: a plan without a slot, what it leaves out, and its cost.
-        self._unplaced: tuple[BatchPlan, tuple[BadSample, ...], int] | None = None
+        self._plans = PlansAhead(self._make_plans, lambda: self._replacements.change_count, step_count)
 
         # What follows is guarded by this lock, but for the flag, which a garbage collection may set anywhere.
         self._changed = threading.Condition()
@@ -200,15 +199,16 @@ class Producer:
         if chosen is None:
             return None
         try:
-            plan, bad, cost_ns = self._plan(chosen)
-            work = Work(chosen, plan, bad)
+            self._outlook.reach(chosen)
+            planned, cost_ns = self._plans.find(chosen)
+            work = Work(chosen, *planned)
             wait_s = self._place(work, cost_ns)
         except BaseException as error:  # noqa: BLE001  thread boundary: raised where the batch is asked for
             self._fail(chosen, error)
-            self._unplaced = None
+            self._plans.drop(chosen)
             return 0
         if work.memory is not None:
-            self._unplaced = None
+            self._plans.drop(chosen)
             self._stages.fetch(work)
             if self._stages.looks_ahead:
                 self._outlook.look()
@@ -227,18 +227,15 @@ class Producer:
             self._frontier += 1
         return self._frontier if self._frontier < self._step_count else None
 
-    def _plan(self, step: int) -> tuple[BatchPlan, tuple[BadSample, ...], int]:
-        """The plan of a batch, the bad samples that are not in it, and the nanoseconds it took."""
-        if self._unplaced is None or self._unplaced[0].step != step:
-            self._unplaced = None
-            begin_ns = time.perf_counter_ns()
-            ordered = self._outlook.take(step)
-            with self._changed:
-                ordered, bad = self._replacements.apply(ordered)
-            self._stages.load_offsets(ordered)
-            plan = plan_batch(self._opened, ordered, self._spec.fields)
-            self._unplaced = plan, bad, time.perf_counter_ns() - begin_ns
-        return self._unplaced
+    def _make_plans(self, steps: Sequence[int]) -> list[Planned]:
+        ordered = [self._outlook.order(step) for step in steps]
+        with self._changed:
+            applied = [self._replacements.apply(each) for each in ordered]
+        batches = [batch for batch, _ in applied]
+        self._stages.load_offsets(batches)
+        plans = plan_batches(self._opened, batches, self._spec.fields)
+        runs = self._stages.order_reads(plans)
+        return [Planned(plan, bad, run) for plan, (_, bad), run in zip(plans, applied, runs, strict=True)]
 
     def _place(self, work: Work, cost_ns: int) -> float | None:
         """Find room for a batch, in ordinary memory if all slots stay lent; else returns how long to wait for one."""

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -21,20 +21,22 @@ from stoker.dataset.order import OrderedBatch
 from stoker.dataset.readable import Readable
 from stoker.errors import StokerError
 from stoker.feed.batch import BYTES, Field, InReply, WireBatch, blank, read_field
+from stoker.feed.cached import Runs, order_runs, read_cached
 from stoker.feed.decode import AsRows, decode_batch, find_decoder
-from stoker.feed.fetch import FetchPool, Job
+from stoker.feed.fetch import FetchPool, Job, SampleReader
 from stoker.feed.gather import NEAR_S, Gathering, Pattern, ReadFacts, choose_units
 from stoker.feed.gatherer import Gatherer
 from stoker.feed.mapper import Samples, map_batch
 from stoker.feed.options import FeedOptions
 from stoker.feed.pictures import decode_pictures
 from stoker.feed.placement import DECODED, Placement, Work
-from stoker.feed.plan import FeedSpec
+from stoker.feed.plan import BatchPlan, FeedSpec
 from stoker.feed.randomness import Seeding
-from stoker.feed.rows import RowPace
+from stoker.feed.rows import Reader, RowPace
 from stoker.feed.workers import MapPool
 from stoker.io.buffers import view
 from stoker.ledger import StageTimes
+from stoker.store.base import CachingStore
 
 _log = logging.getLogger("stoker.feed")
 
@@ -79,6 +81,8 @@ class Stages:
         self._options = options
         self._pattern = pattern
         self._stated_s = opened.store.limits.latency_s
+        store = opened.store
+        self._caching = store if isinstance(store, CachingStore) and self._stated_s < NEAR_S else None
         self._latency_s = 0.0  # what the choice to gather or not was made for
         self.gathering = Gathering(None, 0, 0)
         self._gatherer: Gatherer | None = None
@@ -86,17 +90,17 @@ class Stages:
         self._known_objects = np.zeros(len(opened.objects), np.bool_)
         self._coming: dict[int, threading.Event] = {}  # objects whose offsets are read ahead: set when that has ended
 
-    def load_offsets(self, ordered: OrderedBatch) -> None:
-        """Read the offset tables that a batch is the first to need, side by side. For one thread."""
+    def load_offsets(self, batches: Sequence[OrderedBatch]) -> None:
+        """Read the offset tables that batches are the first to need, side by side. For one thread."""
         if self._knows_all:
             return
-        new = self._new_objects(ordered)
+        new = self._new_objects(batches)
         for index in new:
             if (coming := self._coming.pop(index, None)) is not None:
                 coming.wait()
         if len(new) > 1:
             loaded = threading.Event()
-            job = Job(ordered.step, len(new), lambda number: self._load(new[number]), lambda _: loaded.set())
+            job = Job(batches[0].step, len(new), lambda number: self._load(new[number]), lambda _: loaded.set())
             self.pool.submit(job)
             loaded.wait()
             if job.error is not None:
@@ -115,7 +119,7 @@ class Stages:
         False if there is no room for more. What goes wrong is left to the batch itself. For one thread.
         """
         if not self._knows_all:
-            new = [index for index in self._new_objects(ordered) if index not in self._coming]
+            new = [index for index in self._new_objects([ordered]) if index not in self._coming]
             if new:
                 loaded = threading.Event()
                 self._coming |= dict.fromkeys(new, loaded)
@@ -130,8 +134,9 @@ class Stages:
         if self._gatherer is not None:
             self._gatherer.forget_ahead()
 
-    def _new_objects(self, ordered: OrderedBatch) -> list[int]:
-        touched = np.searchsorted(self._opened.objects.first_sample, ordered.samples, side="right") - 1
+    def _new_objects(self, batches: Sequence[OrderedBatch]) -> list[int]:
+        samples = np.concatenate([each.samples for each in batches])
+        touched = np.searchsorted(self._opened.objects.first_sample, samples, side="right") - 1
         new: list[int] = distinct(touched[~self._known_objects[touched]]).tolist()
         return new
 
@@ -144,6 +149,12 @@ class Stages:
             self._load(index)
         return 0
 
+    def order_reads(self, plans: Sequence[BatchPlan]) -> Sequence[Runs | None]:
+        """What `fetch` wants to know besides each plan, if anything."""
+        if self._caching is None or self._gatherer is not None or not any(plan.has_checksums for plan in plans):
+            return [None] * len(plans)
+        return order_runs(plans)
+
     def fetch(self, work: Work) -> None:
         """Begin the reads of a batch that has its memory and `times[0]`."""
         assert work.memory is not None
@@ -154,9 +165,23 @@ class Stages:
         if self._gatherer is not None:
             self._gatherer.fetch(work)
             return
-        reader = self._rows.reader(work.plan, view(work.memory))
+        reader = self._read_cached(work, view(work.memory))
+        if reader is None:
+            self._fetched(work, None)
+            return
         work.job = Job(work.step, len(reader), reader, partial(self._read, work))
         self.pool.submit(work.job)
+
+    def _read_cached(self, work: Work, memory: memoryview) -> Reader | None:
+        """Read here what needs no waiting for storage; returns what reads the rest, None if there is none."""
+        plan, store, keys = work.plan, self._opened.store, self._opened.objects.keys
+        if self._caching is None or work.runs is None:
+            return self._rows.reader(plan, memory)
+        found = read_cached(self._caching, keys, work.runs, memory, lambda: work.dropped or self._stopped)
+        if not found.can_tell:
+            self._caching = None
+        self.pool.note(found.done, found.nbytes, None)
+        return SampleReader(store, keys, plan, memory, found.rest) if len(found.rest) else None
 
     def _choose(self) -> None:
         """Choose how to read: by what the store says of itself, and again if its reads turn out to be slow."""

@@ -73,6 +73,8 @@ class Channel:
             os.close(spilled)
 
     def _send(self, message: bytes, fds: Sequence[int], timeout_s: float | None) -> bool:
+        if not fds and self.post(message):  # half the price
+            return True
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:

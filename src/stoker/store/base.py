@@ -10,7 +10,7 @@ The contract below is what `stoker.testing.StoreSuite` tests; a store that passe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,16 @@ from typing import Protocol, Self, runtime_checkable
 from stoker.io.buffers import ReadBuffer, WriteBuffer
 from stoker.values import ByteRange, Key, ObjectInfo
 
-__all__ = ["ObjectWriter", "PromotingStore", "ReadBuffer", "ScatteringStore", "Store", "StoreLimits", "WriteBuffer"]
+__all__ = [
+    "CachingStore",
+    "ObjectWriter",
+    "PromotingStore",
+    "ReadBuffer",
+    "ScatteringStore",
+    "Store",
+    "StoreLimits",
+    "WriteBuffer",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +121,20 @@ class ScatteringStore(Protocol):
 
     def read_each(self, key: Key, starts: Sequence[int], buffers: Sequence[memoryview]) -> None:
         """Fill each buffer, of bytes, from its start on: as so many `read_into`, with one look-up. Raises the same."""
+
+
+@runtime_checkable
+class CachingStore(Protocol):
+    """A store that can say whether bytes lie in memory already: a file system with a page cache."""
+
+    def read_cached(
+        self, key: Key, starts: Sequence[int], buffers: Sequence[memoryview], digest: Callable[[memoryview], int]
+    ) -> list[int] | None:
+        """Fill each buffer, of bytes, from its start on, as long as that needs no waiting for storage.
+
+        Returns `digest` of those that were filled, the first ones; what is in the others is undefined, and `read_into`
+        says why. None if the store cannot tell what needs waiting: there is no use in asking again.
+        """
 
 
 class PromotingStore(Store, Protocol):

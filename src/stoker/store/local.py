@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +26,7 @@ from stoker.values import ByteRange, Key, ObjectInfo
 IF_ABSENT_MAX_BYTES: Final = 64 * MIB
 OPEN_FILES: Final = 64
 
+_CANNOT_TELL: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})  # of RWF_NOWAIT
 _LIMITS: Final = StoreLimits(if_absent_max_bytes=IF_ABSENT_MAX_BYTES, promotes=True, latency_s=100e-6)
 
 
@@ -125,6 +126,34 @@ class LocalStore:
                         _fill(key, path, fd, start + count, buffer[count:])
             finally:
                 self._descriptors.release(file)
+
+    def read_cached(
+        self, key: Key, starts: Sequence[int], buffers: Sequence[memoryview], digest: Callable[[memoryview], int]
+    ) -> list[int] | None:
+        """Fill buffers as long as the page cache has their bytes, one preadv each; returns `digest` of those.
+
+        None where the file system cannot say so, or reads go past the page cache. Finding the file costs 4 us, and to
+        learn that bytes are not cached 13 us (ext4). What is missing in any other way counts as not cached.
+        """
+        if self._engines.requested != "buffered":
+            return None
+        found: list[int] = []
+        try:
+            file = self._descriptors.acquire(self._place(key))
+            try:
+                fd, preadv, flags = file.fd, os.preadv, os.RWF_NOWAIT
+                for start, buffer in zip(starts, buffers, strict=True):
+                    if preadv(fd, (buffer,), start, flags) != len(buffer):
+                        break
+                    found.append(digest(buffer))
+            finally:
+                self._descriptors.release(file)
+        except StokerError:
+            raise
+        except OSError as error:
+            if error.errno in _CANNOT_TELL:
+                return None
+        return found
 
     def read(self, key: Key, range: ByteRange | None = None) -> bytes:  # noqa: A002  the field's word
         """The object, or a range of it. Raises NotFound, Truncated."""

@@ -1,6 +1,7 @@
 """Indexing tars and trees in place: what is found, what it is held to, and what is never touched."""
 
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -260,3 +261,13 @@ def test_progress_counts_archives(tars):
     told = []
     report = index(tars[0], "", MemoryStore(), progress=lambda done, total: told.append((done, total)))
     assert told == [(i + 1, report.objects) for i in range(report.objects)]
+
+
+def test_an_index_that_fails_midway_has_ended_its_threads_when_it_says_so(tars):
+    def fail(done, total):
+        raise InterruptedError(f"{done} of {total}")
+
+    with pytest.raises(InterruptedError) as caught:
+        index(tars[0], "", MemoryStore(), progress=fail)
+    assert caught.value.__traceback__ is not None  # and with it all that a collector would have to end
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("stoker-index")] == []

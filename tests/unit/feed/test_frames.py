@@ -202,3 +202,34 @@ def test_a_frame_holds_what_is_said_to_lie_in_it_as_long_as_it_is_held(frame_cou
     assert not frames._holders.any()
     taken = frames._of_unit[frames._of_unit >= 0].tolist()
     assert len(taken) == len(set(taken))
+
+
+def test_where_each_unit_has_room_what_is_there_needs_no_claim():
+    frames = Frames(units_of(4, unusable=(3,)), 3, keeps=True)
+    assert frames.at_hand(np.array([0, 1])) is None
+    held = fill(frames, [0, 1, 0])
+    assert frames.at_hand(np.array([1, 0, 0])).tolist() == held.frames[[1, 0, 0]].tolist()
+    assert frames.at_hand(np.array([1, 2])) is None  # not read yet
+    assert frames.at_hand(np.array([1, 3])) is None  # never will be
+    frames.claim(np.array([2]), never, lambda: True)
+    assert frames.at_hand(np.array([2])) is None  # is being read
+    frames.forget(held.frames[:1])
+    assert frames.at_hand(np.array([0])) is None
+    assert frames.at_hand(np.array([1])) is not None
+
+
+def test_where_a_unit_may_lose_its_frame_each_batch_claims():
+    frames = Frames(units_of(4), 3, keeps=True)
+    fill(frames, [0, 1])
+    assert frames.at_hand(np.array([0, 1])) is None
+
+
+def test_what_was_read_ahead_and_is_at_hand_makes_room_to_read_more_ahead():
+    frames = Frames(units_of(4), 4, keeps=True)
+    ahead = frames.claim_ahead(np.array([0, 1, 2]), 2, due=1)
+    assert (ahead.unit, ahead.is_all) == ([0, 1], False)
+    for frame in ahead.frame:
+        frames.settle(frame, ready=True)
+    assert frames.claim_ahead(np.array([2]), 2, due=1).unit == []
+    assert frames.at_hand(np.array([0, 1, 1])) is not None
+    assert frames.claim_ahead(np.array([2]), 2, due=1).unit == [2]

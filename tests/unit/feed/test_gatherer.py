@@ -11,6 +11,7 @@ from stoker.dataset.order import Order, plan_recipe
 from stoker.dataset.write import DatasetWriter
 from stoker.errors import DigestMismatch, NotFound, Truncated, Unavailable
 from stoker.feed import stages
+from stoker.feed.frames import Frames
 from stoker.feed.gather import Gathering, cut_units
 from stoker.feed.gatherer import Gatherer
 from stoker.feed.loader import FeedOptions, Loader
@@ -419,3 +420,14 @@ def test_the_memory_goes_back_when_the_loader_is_closed():
     loader.close()
     assert loader.stats().gather_bytes > 0
     assert len(loader._feeder._stages._gatherer.frames.memory) == 0
+
+
+def test_when_all_blocks_are_there_batches_neither_claim_nor_read(monkeypatch):
+    claims, claim = [], Frames.claim
+    monkeypatch.setattr(Frames, "claim", lambda self, *rest: claims.append(1) or claim(self, *rest))
+    store = STORES["one size"]
+    found, stats = contents(make_loader(store, epochs=4))
+    assert stats.reads == len(open_dataset(store).blocks)
+    assert 0 < len(claims) <= len(found) // 4
+    alone, _ = contents(make_loader(store, epochs=4, gather_bytes=0))
+    assert found == alone

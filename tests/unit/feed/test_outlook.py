@@ -29,6 +29,11 @@ class Around:
         self.forgotten_count += 1
 
 
+def take(outlook, step):
+    outlook.reach(step)
+    return outlook.order(step)
+
+
 def outlook_of(around, step_count=10_000):
     return Outlook(around.batches, step_count, around.begin, around.forget)
 
@@ -39,7 +44,7 @@ def test_steps_are_begun_once_each_as_far_as_there_is_room_and_the_order_is_aske
     outlook.open()
     around.room = 6
     for step in range(40):
-        assert outlook.take(step).step == step
+        assert take(outlook, step).step == step
         outlook.look()
         around.room += 1
     assert [step for step, _ in around.begun] == list(range(1, 45))
@@ -51,7 +56,7 @@ def test_steps_are_begun_once_each_as_far_as_there_is_room_and_the_order_is_aske
 def test_nothing_is_begun_beyond_the_last_step_or_for_the_first_batch_alone():
     around = Around()
     outlook = outlook_of(around, step_count=5)
-    outlook.take(0)
+    take(outlook, 0)
     outlook.look()
     assert around.begun == []
     outlook.open()
@@ -63,7 +68,7 @@ def test_nothing_is_begun_beyond_the_last_step_or_for_the_first_batch_alone():
 def test_what_is_kept_of_steps_to_come_is_bounded(share, steps):
     around = Around(share)
     outlook = outlook_of(around)
-    outlook.take(0)
+    take(outlook, 0)
     outlook.open()
     for _ in range(100):
         outlook.look()
@@ -77,10 +82,10 @@ def test_after_a_jump_what_was_begun_is_forgotten_and_the_next_batch_comes_first
     outlook.open()
     around.room = 150
     for before in range(100, 120):
-        outlook.take(before)
+        take(outlook, before)
         outlook.look()
     forgotten_count, around.room, around.begun = around.forgotten_count, 1 << 30, []
-    assert outlook.take(step).step == step
+    assert take(outlook, step).step == step
     assert around.forgotten_count == forgotten_count + 1
     outlook.look()
     assert around.begun == []
@@ -93,16 +98,29 @@ def test_a_batch_that_is_made_again_is_no_jump():
     around = Around()
     outlook = outlook_of(around)
     for step in (0, 1, 2, 3, 2, 4):
-        outlook.take(step)
+        take(outlook, step)
     assert around.forgotten_count == 0
 
 
 def test_steps_that_are_passed_over_are_not_kept():
     around = Around()
     outlook = outlook_of(around)
-    outlook.take(0)
+    take(outlook, 0)
     outlook.open()
     outlook.look()
-    assert outlook.take(20).step == 20
+    assert take(outlook, 20).step == 20
     assert around.forgotten_count == 0
-    assert min(outlook._seen) == 21
+    assert min(outlook._seen) == 20
+
+
+def test_steps_that_are_planned_long_before_they_are_reached_are_begun_all_the_same():
+    around = Around()
+    outlook = outlook_of(around)
+    outlook.open()
+    for step in range(64):
+        outlook.reach(step)
+        if step % 16 == 0:
+            assert [outlook.order(each).step for each in range(step, step + 16)] == list(range(step, step + 16))
+        outlook.look()
+    assert [step for step, _ in around.begun][:64] == list(range(1, 65))
+    assert around.forgotten_count == 0

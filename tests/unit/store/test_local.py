@@ -253,6 +253,59 @@ def test_several_places_of_an_object_are_read_at_once_as_one_by_one(store):
         store.read_each(Key("gone"), [0], [memoryview(bytearray(1))])
 
 
+class PageCache:
+    """Stands for `os.preadv`: places [start, ...) in `cold` need waiting; `error` is what the file system says."""
+
+    def __init__(self, cold=(), error=None):
+        self.cold = cold
+        self.error = error
+        self.preadv = os.preadv
+
+    def __call__(self, fd, buffers, at, flags=0):
+        if flags:
+            assert flags == os.RWF_NOWAIT
+            if self.error is not None:
+                raise OSError(self.error, os.strerror(self.error))
+            if at in self.cold:
+                raise BlockingIOError(errno.EAGAIN, "")
+        return self.preadv(fd, buffers, at)
+
+
+def test_places_are_read_until_one_is_not_cached(store, monkeypatch):
+    store.write(KEY, bytes(range(100)))
+    buffers = [memoryview(bytearray(2)) for _ in range(4)]
+    monkeypatch.setattr(os, "preadv", PageCache(cold=[40]))
+    assert store.read_cached(KEY, [7, 90, 40, 0], buffers, bytes) == [b"\x07\x08", b"\x5a\x5b"]
+    assert store.read_cached(KEY, [0, 99, 1], buffers[:3], bytes) == [b"\x00\x01"]  # the end; read_into says so
+    assert store.read_cached(Key("gone"), [0], buffers[:1], bytes) == []
+
+
+@pytest.mark.parametrize("name", ["EOPNOTSUPP", "EINVAL", "ENOSYS"])
+def test_a_file_system_that_cannot_tell_what_is_cached_says_so(store, monkeypatch, name):
+    store.write(KEY, bytes(range(100)))
+    monkeypatch.setattr(os, "preadv", PageCache(error=getattr(errno, name)))
+    assert store.read_cached(KEY, [0], [memoryview(bytearray(2))], bytes) is None
+    store.close()
+    with pytest.raises(ClosedError):
+        store.read_cached(KEY, [0], [memoryview(bytearray(2))], bytes)
+
+
+def test_who_reads_past_the_page_cache_does_not_look_into_it(tmp_path):
+    store = LocalStore(tmp_path, engine="auto")
+    store.write(KEY, b"12345")
+    assert store.read_cached(KEY, [0], [memoryview(bytearray(2))], bytes) is None
+
+
+def test_a_replaced_file_is_never_taken_from_the_cache_of_the_old_one(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "preadv", PageCache())
+    store.write(KEY, b"old")
+    buffer = memoryview(bytearray(3))
+    assert store.read_cached(KEY, [0], [buffer], bytes) == [b"old"]
+    (tmp_path / "new").write_bytes(b"new")
+    (tmp_path / "new").replace(tmp_path / "dir/object")
+    assert store.read_cached(KEY, [0], [buffer], bytes) == [b"new"]
+
+
 def test_a_file_that_shrinks_while_it_is_read_is_truncated(store, monkeypatch):
     store.write(KEY, b"x" * 100)
     monkeypatch.setattr(os, "pread", lambda *_: b"")
