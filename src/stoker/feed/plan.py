@@ -5,16 +5,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stoker.dataset.describe import BadPolicy, Dataset
 from stoker.dataset.order import OrderedBatch
-from stoker.dataset.readable import Facts, Readable
+from stoker.dataset.readable import Facts, Namer, Readable
 from stoker.dataset.windows import TOKENS
 from stoker.errors import ConfigError, DatasetError
 from stoker.io.memory import ALIGNMENT, align, room
@@ -108,7 +108,7 @@ class BatchPlan:
         objects: int64[n], the object that holds each sample.
         offsets, sizes, crc32cs: int64[n, f]: what is read of it, and the checksum that it must have; -1 if it has none.
         targets: int64[n, f], where it goes.
-        key_bytes, key_offsets: the keys of the samples: UTF-8 end to end, int64[n + 1].
+        namer: what makes the keys of the samples; None: `known_keys` are they, as `key_bytes` and `key_offsets`.
     """
 
     ordered: OrderedBatch
@@ -121,13 +121,27 @@ class BatchPlan:
     sizes: NDArray[np.int64]
     crc32cs: NDArray[np.int64]
     targets: NDArray[np.int64]
-    key_bytes: bytes
-    key_offsets: NDArray[np.int64]
+    known_keys: tuple[bytes, NDArray[np.int64]] | None
+    namer: Namer | None
 
     @property
     def step(self) -> int:
         """The step of the batch."""
         return self.ordered.step
+
+    @cached_property
+    def _keys(self) -> tuple[bytes, NDArray[np.int64]]:
+        return self.known_keys or _join(self.namer(self.ordered.samples) if self.namer is not None else [])
+
+    @property
+    def key_bytes(self) -> bytes:
+        """The keys of the samples: UTF-8 end to end."""
+        return self._keys[0]
+
+    @property
+    def key_offsets(self) -> NDArray[np.int64]:
+        """int64[n + 1]: where each begins and ends there."""
+        return self._keys[1]
 
     @cached_property
     def keys(self) -> list[str]:
@@ -137,25 +151,33 @@ class BatchPlan:
 
 def plan_batch(opened: Readable, ordered: OrderedBatch, fields: tuple[str, ...]) -> BatchPlan:
     """The plan of a batch. Reads offset tables that are not at hand; raises what that raises, DatasetError."""
-    extents, blob, key_offsets = opened.find(ordered.samples, fields)
-    if extents.offset.size and int(extents.offset.min()) < 0:
-        row, column = np.argwhere(extents.offset < 0)[0].tolist()
-        key = bytes(blob)[key_offsets[row] : key_offsets[row + 1]].decode()
-        raise DatasetError(f"sample {key!r} has no field {fields[column]!r}", opened.store.url)
-    starts, row_offsets, nbytes = lay_out(extents.size)
+    namer, known_keys = opened.namer, None
+    if namer is not None:
+        extents = opened.extents(ordered.samples, fields)
+    else:
+        extents, blob, key_offsets = opened.find(ordered.samples, fields)
+        known_keys = blob.tobytes(), key_offsets
+    if extents.equal_bytes:
+        laid = _lay_out_equal(*extents.size.shape, extents.equal_bytes)
+    else:
+        if known_keys is not None and extents.offset.size and int(extents.offset.min()) < 0:
+            row, column = np.argwhere(extents.offset < 0)[0].tolist()
+            key = known_keys[0][known_keys[1][row] : known_keys[1][row + 1]].decode()
+            raise DatasetError(f"sample {key!r} has no field {fields[column]!r}", opened.store.url)
+        laid = _lay_out(extents.size)
     return BatchPlan(
         ordered=ordered,
         fields=fields,
-        field_starts=tuple(starts),
-        row_offsets=tuple(np.ascontiguousarray(row_offsets.T)),
-        nbytes=nbytes,
+        field_starts=laid.starts,
+        row_offsets=laid.row_offsets,
+        nbytes=laid.nbytes,
         objects=extents.object,
         offsets=extents.offset,
         sizes=extents.size,
         crc32cs=extents.crc32c,
-        targets=np.array(starts, np.int64) + row_offsets[:-1],
-        key_bytes=blob.tobytes(),
-        key_offsets=key_offsets,
+        targets=laid.targets,
+        known_keys=known_keys,
+        namer=namer,
     )
 
 
@@ -169,6 +191,36 @@ def lay_out(sizes: NDArray[np.int64]) -> tuple[list[int], NDArray[np.int64], int
         starts.append(end)
         end += align(total)
     return starts, row_offsets, end
+
+
+class _Laid(NamedTuple):
+    """What a plan has of its layout."""
+
+    starts: tuple[int, ...]
+    row_offsets: tuple[NDArray[np.int64], ...]
+    nbytes: int
+    targets: NDArray[np.int64]
+
+
+def _lay_out(sizes: NDArray[np.int64]) -> _Laid:
+    starts, row_offsets, nbytes = lay_out(sizes)
+    targets = np.array(starts, np.int64) + row_offsets[:-1]
+    return _Laid(tuple(starts), tuple(np.ascontiguousarray(row_offsets.T)), nbytes, targets)
+
+
+@lru_cache(maxsize=8)
+def _lay_out_equal(count: int, width: int, nbytes: int) -> _Laid:
+    """The layout of `count` samples of `width` fields of `nbytes` each, which batch after batch shares."""
+    laid = _lay_out(np.full((count, width), nbytes, np.int64))
+    for shared in (*laid.row_offsets, laid.targets):
+        shared.flags.writeable = False
+    return laid
+
+
+def _join(keys: Sequence[str]) -> tuple[bytes, NDArray[np.int64]]:
+    """Keys as UTF-8 end to end, and int64[n + 1]: where each begins and ends."""
+    encoded = [key.encode() for key in keys]
+    return b"".join(encoded), np.cumsum([0, *map(len, encoded)], dtype=np.int64)
 
 
 def check_fits(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from stoker.dataset.distinct import distinct
 from stoker.dataset.order import OrderedBatch
 from stoker.dataset.readable import Readable
-from stoker.feed.batch import BYTES, Field, InReply, WireBatch, blank, read_field
+from stoker.feed.batch import WireBatch, blank, key_field, read_field
 from stoker.feed.decode import AsRows, decode_batch, find_decoder
 from stoker.feed.fetch import FetchPool, Job
 from stoker.feed.gather import NEAR_S, Gathering, Pattern, ReadFacts, choose_units
@@ -29,7 +29,7 @@ from stoker.feed.pictures import decode_pictures
 from stoker.feed.placement import DECODED, Placement, Work
 from stoker.feed.plan import FeedSpec
 from stoker.feed.randomness import Seeding
-from stoker.feed.rows import RowPace
+from stoker.feed.rows import RowPace, RowReader
 from stoker.feed.workers import MapPool
 from stoker.io.buffers import view
 from stoker.ledger import StageTimes
@@ -116,8 +116,25 @@ class Stages:
             self._gatherer.fetch(work)
             return
         reader = self._rows.reader(work.plan, view(work.memory))
+        if isinstance(reader, RowReader) and self._read_here(work, reader):
+            return
         work.job = Job(work.step, len(reader), reader, partial(self._read, work))
         self.pool.submit(work.job)
+
+    def _read_here(self, work: Work, reader: RowReader) -> bool:
+        """Read quick rows in the planner's thread; False if some are left."""
+        error: BaseException | None = None
+        begin_s = time.perf_counter()
+        try:
+            count, nbytes = reader.read_here()
+            if count:
+                self.pool.note(count, nbytes, (time.perf_counter() - begin_s) / count)
+        except BaseException as raised:  # noqa: BLE001  thread boundary: raised where the batch is asked for
+            error = raised
+        if error is None and len(reader):
+            return False
+        self._fetched(work, error)
+        return True
 
     def _choose(self) -> None:
         """Choose how to read: by what the store says of itself, and again if its reads turn out to be slow."""
@@ -298,7 +315,7 @@ class Stages:
             memory=self._placement.lend(work),
             valid=plan.ordered.valid,
             fields=work.fields,
-            sample_keys=Field("sample_keys", BYTES, InReply(plan.key_bytes), row_offsets=plan.key_offsets),
+            sample_keys=key_field(plan.known_keys, plan.namer, plan.ordered.samples),
             timing=StageTimes(*work.times),
             nbytes=work.nbytes,
             bad=work.bad,
