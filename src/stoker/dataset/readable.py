@@ -14,7 +14,6 @@ from stoker.dataset.objects import ObjectTable
 from stoker.dataset.open import Extents
 from stoker.store.base import Store
 
-
 Namer: TypeAlias = Callable[[Int64s], list[str]]
 
 
@@ -90,7 +89,7 @@ class Readable(Protocol):
 
     @property
     def namer(self) -> Namer | None:
-        """What makes keys of the numbers of samples (int64[n]) by arithmetic: they need not travel with a batch then."""
+        """What makes keys of the numbers of samples (int64[n]) by arithmetic: then they need not travel."""
 
     def load(self, index: int, fields: tuple[str, ...]) -> None:
         """Do ahead of `find` what the first use of an object takes."""

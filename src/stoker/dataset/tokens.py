@@ -21,7 +21,7 @@ from stoker.dataset.open import NO_CHECKSUM, Extents
 from stoker.dataset.readable import Namer
 from stoker.dataset.select import Address, find_objects, parse_address
 from stoker.dataset.windows import TOKENS, TokenWindows, WindowBlocks
-from stoker.errors import DatasetError, EmptyDataset
+from stoker.errors import DatasetError, EmptyDataset, naming
 from stoker.store.base import Store
 from stoker.store.open import open_store
 from stoker.values import ObjectInfo
@@ -72,7 +72,8 @@ class OpenTokens:
     def __init__(self, store: Store, windows: TokenWindows, files: Sequence[ObjectInfo]) -> None:
         self.store = store
         self.windows = windows
-        tokens = np.array([windows.count_tokens(file.key, file.size_bytes) for file in files], np.int64)
+        with naming(store.url):
+            tokens = np.array([windows.count_tokens(file.key, file.size_bytes) for file in files], np.int64)
         counts = windows.count_windows(tokens)
         kept = np.flatnonzero(counts)
         if not len(kept):

@@ -76,7 +76,7 @@ class Field:
 
 
 def key_field(known: tuple[bytes, NDArray[np.int64]] | None, namer: Namer | None, samples: NDArray[np.int64]) -> Field:
-    """The keys of a batch: `known` are their UTF-8 end to end and int64[n + 1] offsets; else `namer` names `samples`."""
+    """Keys of a batch: `known` are their UTF-8 end to end and int64[n + 1] offsets; else `namer` names `samples`."""
     if known is not None:
         return Field("sample_keys", BYTES, InReply(known[0]), row_offsets=known[1])
     if namer is None:

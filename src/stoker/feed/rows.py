@@ -56,7 +56,7 @@ class RowPace:
 
     def reader(self, plan: BatchPlan, memory: memoryview) -> Reader:
         """What reads a planned batch into `memory`."""
-        if self._scattering is not None and self._has_no_checksums(plan):
+        if self._scattering is not None and self.joins(plan):
             most = min(_JOINED_MAX_COUNT, int(_JOINED_S / self.row_s)) if self.row_s else 1
             return RowReader(self, self._scattering, plan, memory, max(1, most))
         return SampleReader(self._store, self.objects, plan, memory)
@@ -68,7 +68,10 @@ class RowPace:
         if count > 1:
             self.joined(count - 1)
 
-    def _has_no_checksums(self, plan: BatchPlan) -> bool:
+    def joins(self, plan: BatchPlan) -> bool:
+        """Whether rows of a batch are read several at a time, where they are quick to read."""
+        if self._scattering is None:
+            return False
         column = plan.crc32cs
         if column is not self._unchecked and column.size and int(column.max()) == NO_CHECKSUM:
             self._unchecked = column  # windows of tokens share theirs
@@ -93,7 +96,7 @@ class RowReader:
         self._done = 0  # rows that are read already
 
     def __len__(self) -> int:
-        return -(-(len(self._keys) - self._done) // self._most)
+        return (len(self._keys) - self._done + self._most - 1) // self._most
 
     def __call__(self, index: int) -> int:
         """Read some rows. Raises what the store raises, and says which sample it is of."""

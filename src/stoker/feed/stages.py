@@ -21,13 +21,13 @@ from stoker.dataset.readable import Readable
 from stoker.feed.batch import WireBatch, blank, key_field, read_field
 from stoker.feed.decode import AsRows, decode_batch, find_decoder
 from stoker.feed.fetch import FetchPool, Job
-from stoker.feed.gather import NEAR_S, Gathering, Pattern, ReadFacts, choose_units
+from stoker.feed.gather import NEAR_S, READ_S, ROW_READ_S, Gathering, Pattern, ReadFacts, choose_units
 from stoker.feed.gatherer import Gatherer
 from stoker.feed.mapper import Samples, map_batch
 from stoker.feed.options import FeedOptions
 from stoker.feed.pictures import decode_pictures
 from stoker.feed.placement import DECODED, Placement, Work
-from stoker.feed.plan import FeedSpec
+from stoker.feed.plan import BatchPlan, FeedSpec
 from stoker.feed.randomness import Seeding
 from stoker.feed.rows import RowPace, RowReader
 from stoker.feed.workers import MapPool
@@ -111,7 +111,7 @@ class Stages:
         if not self._threads:
             self._start()
         if self._gatherer is None:
-            self._choose()
+            self._choose(work.plan)
         if self._gatherer is not None:
             self._gatherer.fetch(work)
             return
@@ -136,7 +136,7 @@ class Stages:
         self._fetched(work, error)
         return True
 
-    def _choose(self) -> None:
+    def _choose(self, plan: BatchPlan) -> None:
         """Choose how to read: by what the store says of itself, and again if its reads turn out to be slow."""
         latency_s = max(self._stated_s, self.pool.least_s)
         if self._pattern is None or (self._latency_s and not self._latency_s < NEAR_S <= latency_s):
@@ -151,6 +151,7 @@ class Stages:
             ahead_bytes=self._options.prefetch_bytes,
             threads=self._options.threads,
             gather_bytes=self._options.gather_bytes,
+            read_s=ROW_READ_S if self._rows.joins(plan) else READ_S,
         )
         self.gathering = choose_units(self._opened.blocks, self._opened.readable, self._pattern, facts)
         if self.gathering.units is not None:

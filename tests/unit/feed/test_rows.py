@@ -6,6 +6,7 @@ import pytest
 from stoker.dataset.order import OrderedBatch
 from stoker.dataset.tokens import OpenTokens
 from stoker.dataset.windows import TokenWindows
+from stoker.errors import Truncated
 from stoker.feed.fetch import SampleReader
 from stoker.feed.plan import plan_batch
 from stoker.feed.rows import RowPace, RowReader
@@ -101,3 +102,36 @@ def test_where_there_are_checksums_or_nothing_to_join_samples_are_read_one_by_on
     memory = memoryview(bytearray(plan.nbytes))
     assert isinstance(pace_of(opened).reader(plan, memory), RowReader)
     assert isinstance(RowPace(MemoryStore("plain"), opened.objects.keys, print).reader(plan, memory), SampleReader)
+
+
+def test_quick_rows_are_read_in_the_thread_that_planned_them_and_the_rest_when_they_are_not(opened, monkeypatch):
+    def reader_of(row_s):
+        pace = pace_of(opened)
+        if row_s:
+            pace.learn(1, row_s)
+        plan = plan_of(opened, list(range(20)))
+        return pace.reader(plan, memoryview(bytearray(plan.nbytes)))
+
+    for row_s in (0, 0.001):
+        assert reader_of(row_s).read_here() == (0, 0)
+    quick = reader_of(2e-6)
+    assert (quick.read_here(), len(quick)) == ((1, 20 * 16), 0)
+    clock = iter(range(100))
+    turned_slow = reader_of(90e-6)
+    with monkeypatch.context() as patched:
+        patched.setattr("stoker.feed.rows.time.perf_counter", lambda: next(clock))
+        assert turned_slow.read_here() == (1, 11 * 16)
+    assert len(turned_slow) == 1
+    assert turned_slow(0) == 9 * 16
+    assert opened.store.parts == ["a" * 20, "a" * 11, "a" * 9]
+
+
+def test_a_row_that_ends_early_is_named_among_those_it_is_read_with(opened, tmp_path):
+    pace = pace_of(opened)
+    pace.learn(1, 1e-6)
+    plan = plan_of(opened, [3, 190, 120, 5])
+    (tmp_path / "b.bin").write_bytes(bytes(400))
+    reader = pace.reader(plan, memoryview(bytearray(plan.nbytes)))
+    with pytest.raises(Truncated, match=r"'b.bin' ends at byte 400") as error:
+        reader(0)
+    assert (error.value.sample_row, error.value.is_bad_sample) == (1, True)

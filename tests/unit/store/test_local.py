@@ -248,12 +248,8 @@ def test_several_places_of_objects_are_read_at_once_as_one_by_one(store):
     store.write(other, bytes(range(100, 200)))
     buffers = [memoryview(bytearray(size)) for size in (10, 5, 0, 3)]
     store.read_each([KEY, other, KEY, KEY], [90, 3, 7, 0], buffers)
-    assert [bytes(buffer) for buffer in buffers] == [
-        bytes(range(90, 100)),
-        bytes(range(103, 108)),
-        b"",
-        bytes(range(3)),
-    ]
+    wanted = (range(90, 100), range(103, 108), range(0), range(3))
+    assert [bytes(buffer) for buffer in buffers] == list(map(bytes, wanted))
     store.read_each([], [], [])
     with pytest.raises(Truncated, match="'other' ends at byte 100, wanted up to 101"):
         store.read_each([KEY, other], [0, 91], [memoryview(bytearray(10)), memoryview(bytearray(10))])
