@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from queue import SimpleQueue
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +23,7 @@ from stoker.feed.gather import NEAR_S, READ_S, ROW_READ_S, Gathering, Pattern, R
 from stoker.feed.gatherer import Gatherer
 from stoker.feed.mapper import Samples, map_batch
 from stoker.feed.options import FeedOptions
-from stoker.feed.pictures import decode_pictures
+from stoker.feed.pictures import ImageThreads, decode_pictures
 from stoker.feed.placement import DECODED, Placement, Work
 from stoker.feed.plan import BatchPlan, FeedSpec
 from stoker.feed.randomness import Seeding
@@ -36,16 +34,15 @@ from stoker.ledger import StageTimes
 
 _log = logging.getLogger("stoker.feed")
 
+# While the images of one batch are decoded, the headers of the next one are read: 15 us an image, under the lock.
+_DECODING: Final = 2
+
 _Stage: TypeAlias = Callable[[Work], SimpleQueue[Work | None] | None]
 
 
-def _start_image_threads() -> ThreadPoolExecutor:
-    """A thread for each processor: what takes time in decoding an image lets go of the interpreter lock."""
-    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), "stoker-image")
-
-
 class Stages:
-    """Fetch, decode and map batches. One thread decodes and one maps, so that user code need not be thread-safe.
+    """Fetch, decode and map batches. One thread maps, so that user code need not be thread-safe, and one decodes; two
+    where there are images, which other threads decode.
 
     `finish(work, error)` is called once for each batch, in a thread of the stage that was its last. The threads start
     with the first batch.
@@ -67,7 +64,7 @@ class Stages:
         self._placement = placement
         self._finish = finish
         self._decoders = tuple(find_decoder(name, options.decoders) for name in spec.decoders)
-        self._image_threads = _start_image_threads() if spec.has_images else None
+        self._image_threads = ImageThreads() if spec.has_images else None
         self._decodes = not all(decoder is None or isinstance(decoder, AsRows) for decoder in self._decoders)
         self._to_decode: SimpleQueue[Work | None] = SimpleQueue()
         self._to_map: SimpleQueue[Work | None] = SimpleQueue()
@@ -185,8 +182,9 @@ class Stages:
         self._stopped = True
         self.pool.close(0)
         if self._image_threads is not None:
-            self._image_threads.shutdown(wait=False)
-        self._to_decode.put(None)
+            self._image_threads.stop(wait_for_them=False)
+        for _ in range(_DECODING):
+            self._to_decode.put(None)
         self._to_map.put(None)
         if self.workers is not None:
             self.workers.stop()
@@ -199,7 +197,7 @@ class Stages:
             thread.join(max(0.0, deadline_s - time.monotonic()))
         left += sum(thread.is_alive() for thread in self._threads)
         if self._image_threads is not None:
-            self._image_threads.shutdown()  # each is done with its image soon
+            self._image_threads.stop(wait_for_them=True)
         if self._gatherer is not None and not left:
             self._gatherer.frames.close()
         return left
@@ -212,12 +210,13 @@ class Stages:
                 thread.join(max(0.0, deadline_s - time.monotonic()))
 
     def _start(self) -> None:
-        targets: dict[str, Callable[[], None]] = {}
+        targets: list[tuple[str, Callable[[], None]]] = []
         if self._decodes:
-            targets["stoker-decode"] = partial(self._run, self._to_decode, self._decode)
+            count = _DECODING if self._image_threads is not None else 1
+            targets = [("stoker-decode", partial(self._run, self._to_decode, self._decode))] * count
         if self._spec.mappers:
-            targets["stoker-map"] = partial(self._run, self._to_map, self._map)
-        self._threads = [threading.Thread(target=target, name=name, daemon=True) for name, target in targets.items()]
+            targets.append(("stoker-map", partial(self._run, self._to_map, self._map)))
+        self._threads = [threading.Thread(target=target, name=name, daemon=True) for name, target in targets]
         for thread in self._threads:
             thread.start()
         if self.workers is not None:
