@@ -25,8 +25,15 @@ from stoker.values import Key
 _JOINED_S: Final = 0.001
 _JOINED_MAX_COUNT: Final = 64
 # A batch whose rows take no longer than this is read by the thread that planned it: 16 windows of 64 KiB, 0.1 ms of
-# reading, cost 250 us of CPU less than with a thread of the pool, which waits for the interpreter lock after each.
+# reading, cost 250 us of CPU less than with a thread of the pool, which waits for the interpreter lock after each. Only
+# from the page cache: a disk has them sooner when several threads ask.
 _HERE_S: Final = 0.002
+_WARM_S: Final = 20e-6
+_WARM_BYTE_S: Final = 1 / 4e9
+# A thread that is preempted on busy cores, for 4 ms or more, seems to have waited for storage. Storage that has become
+# slow shows in the next read, too.
+_OUTLIER: Final = 4.0
+_PREEMPTED_S: Final = 0.01
 _WEIGHT: Final = 0.2  # of the newest read in the running mean
 
 
@@ -52,6 +59,7 @@ class RowPace:
         self._store = store
         self._scattering = store if isinstance(store, ScatteringStore) else None  # to ask costs 10 us
         self._unchecked: NDArray[np.int64] | None = None
+        self._was_odd = False
         self.row_s = 0.0  # running mean
 
     def reader(self, plan: BatchPlan, memory: memoryview) -> Reader:
@@ -64,6 +72,10 @@ class RowPace:
     def learn(self, count: int, seconds: float) -> None:
         """So many rows took so long. For any thread: what two write at once is what either of them saw."""
         row_s = seconds / count
+        odd = 0 < _OUTLIER * self.row_s < row_s and seconds < _PREEMPTED_S
+        if odd and not self._was_odd:
+            row_s = self.row_s
+        self._was_odd = odd
         self.row_s += _WEIGHT * (row_s - self.row_s) if self.row_s else row_s
         if count > 1:
             self.joined(count - 1)
@@ -115,10 +127,11 @@ class RowReader:
     def read_here(self) -> tuple[int, int]:
         """Read in this thread, but for what is left when that has taken too long; returns the reads done and bytes.
 
-        Does nothing if the rows are expected to take long, or nothing is known of them.
+        Does nothing if the rows are expected to take long or to come from a disk, or nothing is known of them.
         """
         count = nbytes = 0
-        if not 0 < self._pace.row_s * len(self._keys) < _HERE_S:
+        row_s, rows = self._pace.row_s, len(self._keys)
+        if not 0 < row_s < _WARM_S + self._plan.nbytes / rows * _WARM_BYTE_S or row_s * rows > _HERE_S:
             return 0, 0
         until_s = time.perf_counter() + _HERE_S
         while self._done < len(self._keys):

@@ -105,25 +105,36 @@ def test_where_there_are_checksums_or_nothing_to_join_samples_are_read_one_by_on
 
 
 def test_quick_rows_are_read_in_the_thread_that_planned_them_and_the_rest_when_they_are_not(opened, monkeypatch):
-    def reader_of(row_s):
+    def reader_of(row_s, count=100):
         pace = pace_of(opened)
         if row_s:
             pace.learn(1, row_s)
-        plan = plan_of(opened, list(range(20)))
+        plan = plan_of(opened, list(range(100)) * (count // 100))
         return pace.reader(plan, memoryview(bytearray(plan.nbytes)))
 
-    for row_s in (0, 0.001):
-        assert reader_of(row_s).read_here() == (0, 0)
+    for row_s, count in ((0, 100), (21e-6, 100), (15e-6, 200)):
+        assert reader_of(row_s, count).read_here() == (0, 0)
     quick = reader_of(2e-6)
-    assert (quick.read_here(), len(quick)) == ((1, 20 * 16), 0)
+    assert (quick.read_here(), len(quick)) == ((2, 100 * 16), 0)
     clock = iter(range(100))
-    turned_slow = reader_of(90e-6)
+    turned_slow = reader_of(2e-6)
     with monkeypatch.context() as patched:
         patched.setattr("stoker.feed.rows.time.perf_counter", lambda: next(clock))
-        assert turned_slow.read_here() == (1, 11 * 16)
+        assert turned_slow.read_here() == (1, 64 * 16)
     assert len(turned_slow) == 1
-    assert turned_slow(0) == 9 * 16
-    assert opened.store.parts == ["a" * 20, "a" * 11, "a" * 9]
+    assert turned_slow(0) == 36 * 16
+    assert list(map(len, opened.store.parts)) == [64, 36, 64, 36]
+
+
+def test_a_thread_that_is_preempted_once_is_not_taken_for_slow_storage(opened):
+    pace = pace_of(opened)
+    pace.learn(16, 16 * 5e-6)
+    pace.learn(16, 0.004)
+    assert pace.row_s == pytest.approx(5e-6)
+    pace.learn(16, 16 * 5e-6)
+    pace.learn(16, 0.004)
+    pace.learn(16, 0.004)
+    assert pace.row_s > 50e-6
 
 
 def test_a_row_that_ends_early_is_named_among_those_it_is_read_with(opened, tmp_path):
