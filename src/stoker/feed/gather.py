@@ -23,9 +23,11 @@ from stoker.values import Layout
 
 NEAR_S: Final = 0.001  # a store whose small reads take less is read at the price of the CPU, not of its latency
 # What things cost, measured on warm files: a small read and what is around it, a byte of one, a copy of a field.
-READ_S: Final = 8e-6
-ROW_READ_S: Final = 1.5e-6  # one of several rows without checksums that are read in one turn (feed/rows.py)
+_READ_S: Final = 8e-6
 _COPY_S: Final = 0.4e-6
+# The same of rows without checksums, which are read several in a turn (feed/rows.py) and copied at once.
+_ROW_READ_S: Final = 2e-6
+_ROW_COPY_S: Final = 0.15e-6
 _NEAR_BYTE_S: Final = 1 / 8e9
 _SLACK: Final = 1.25
 _WORTH: Final = 0.75  # what a way must cost of the one before it: larger units delay the first batch
@@ -59,7 +61,7 @@ class ReadFacts:
         ahead_bytes: batches that are read ahead of use.
         threads: reads in flight at most.
         gather_bytes: memory for units; a limit.
-        read_s: what reading a field by itself from a near store takes, besides its bytes.
+        rows: whether these are rows without checksums, of which several are read in a turn.
     """
 
     field_count: int
@@ -68,7 +70,7 @@ class ReadFacts:
     ahead_bytes: int
     threads: int
     gather_bytes: int
-    read_s: float = READ_S
+    rows: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,7 +122,8 @@ def choose_units(blocks: Blocks, readable: NDArray[np.bool_], pattern: Pattern, 
     Costs O(blocks) for each size tried: one for near stores, up to eight for far ones. The cost of a way is the time
     of requests and bytes for a sample; what bytes are read that other ranks want is part of it.
     """
-    direct_s = _cost_s(facts, facts.field_count, facts.sample_bytes, facts.read_s)
+    read_s, copy_s = (_ROW_READ_S, _ROW_COPY_S) if facts.rows else (_READ_S, _COPY_S)
+    direct_s = _cost_s(facts, facts.field_count, facts.sample_bytes, read_s)
     best, best_s, needed = None, direct_s, 0
     spans = [0]
     if facts.latency_s >= NEAR_S:
@@ -132,8 +135,8 @@ def choose_units(blocks: Blocks, readable: NDArray[np.bool_], pattern: Pattern, 
         unit_bytes = float(units.length[units.usable].mean())
         samples = float(units.sample_count[units.usable].mean())
         used = samples * _used_ratio(pattern, samples, whole=span_bytes > 0)
-        copies_s = facts.field_count * _COPY_S + facts.sample_bytes * _NEAR_BYTE_S
-        gathered_s = _cost_s(facts, 1 / used, unit_bytes / used, READ_S) + copies_s
+        copies_s = facts.field_count * copy_s + facts.sample_bytes * _NEAR_BYTE_S
+        gathered_s = _cost_s(facts, 1 / used, unit_bytes / used, _READ_S) + copies_s
         ratio = float(units.sample_count[units.usable].sum() / units.sample_count.sum())
         cost_s = ratio * gathered_s + (1 - ratio) * direct_s
         if cost_s >= _WORTH * best_s:

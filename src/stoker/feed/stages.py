@@ -19,7 +19,7 @@ from stoker.dataset.readable import Readable
 from stoker.feed.batch import WireBatch, blank, key_field, read_field
 from stoker.feed.decode import AsRows, decode_batch, find_decoder
 from stoker.feed.fetch import FetchPool, Job
-from stoker.feed.gather import NEAR_S, READ_S, ROW_READ_S, Gathering, Pattern, ReadFacts, choose_units
+from stoker.feed.gather import NEAR_S, Gathering, Pattern, ReadFacts, choose_units
 from stoker.feed.gatherer import Gatherer
 from stoker.feed.mapper import Samples, map_batch
 from stoker.feed.options import FeedOptions
@@ -148,7 +148,7 @@ class Stages:
             ahead_bytes=self._options.prefetch_bytes,
             threads=self._options.threads,
             gather_bytes=self._options.gather_bytes,
-            read_s=ROW_READ_S if self._rows.joins(plan) else READ_S,
+            rows=self._rows.joins(plan),
         )
         self.gathering = choose_units(self._opened.blocks, self._opened.readable, self._pattern, facts)
         if self.gathering.units is not None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from stoker.dataset.layout import BLOCK_MAX_BYTES, make_blocks
 from stoker.dataset.order import Order, plan_recipe
-from stoker.feed.gather import NEAR_S, ROW_READ_S, Pattern, ReadFacts, choose_units, cut_units, pattern_of
+from stoker.feed.gather import NEAR_S, Pattern, ReadFacts, choose_units, cut_units, pattern_of
 from stoker.units import KIB, MIB
 from stoker.values import Layout
 
@@ -56,8 +56,8 @@ def test_large_samples_nearby_are_read_by_themselves_straight_into_their_slot():
 
 def test_rows_that_are_read_together_are_gathered_only_while_they_are_small():
     for sample_bytes, gathers in ((2048, True), (4096, True), (16_384, False)):
-        blocks = blocks_of(sample_bytes, 20_000, MIB, 1600)
-        rows = replace(facts(sample_bytes, LOCAL_S), read_s=ROW_READ_S)
+        blocks = blocks_of(sample_bytes, 20_000, 64 * KIB, 1600)
+        rows = replace(facts(sample_bytes, LOCAL_S), rows=True)
         assert (choose_units(blocks, readable(blocks), WINDOW, rows).units is not None) == gathers
 
 
