@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from stoker.dataset.windows import TokenType, TokenWindows
+import numpy as np
+
+from stoker.dataset.windows import TokenType, TokenWindows, name_type
 from stoker.errors import ConfigError
 from stoker.store.base import Store
 
@@ -116,15 +118,22 @@ class Dataset:
             merged[field] = decoder
         return replace(self, decoder_items=tuple(merged.items()))
 
-    def tokens(self, seq_len: int, dtype: TokenType, overlap: int = 0, header_bytes: int = 0) -> Dataset:
+    def tokens(
+        self,
+        seq_len: int,
+        dtype: TokenType | np.dtype[Any] | type[np.integer[Any]],
+        overlap: int = 0,
+        header_bytes: int = 0,
+    ) -> Dataset:
         """`source` are flat files of tokens (`*.bin`), read as windows: `batch["tokens"]` is (n, seq_len + overlap).
 
         Window i of a file is tokens [i * seq_len, i * seq_len + seq_len + overlap), of `dtype` uint16, uint32, int32 or
-        int64, little-endian, after `header_bytes`. With overlap=1 inputs are `[:, :-1]` and targets `[:, 1:]`. Windows
-        cross the ends of documents, never those of files; tokens left at the end of a file are in none.
+        int64 (or numpy's `np.uint16` ...), little-endian, after `header_bytes`. With overlap=1 inputs are `[:, :-1]`
+        and targets `[:, 1:]`. Windows cross the ends of documents, never those of files; tokens left at the end of a
+        file are in none.
         Raises ConfigError for a value out of range, and together with `fields`, `decode` or an index.
         """
-        return replace(self, windows=TokenWindows(seq_len, dtype, overlap, header_bytes))
+        return replace(self, windows=TokenWindows(seq_len, name_type(dtype), overlap, header_bytes))
 
     def map(self, function: Mapper, *, seeded: bool = True) -> Dataset:
         """`function(sample: dict) -> dict` for each decoded sample, after those already given.

@@ -48,6 +48,10 @@ class OpenDataset:
         self.readable = np.array([not objects.version(index).files for index in range(len(objects))], np.bool_)
         self._places: dict[tuple[str, ...], Places] = {}
 
+    @property
+    def namer(self) -> None:
+        """Keys are data: they are read from the tables."""
+
     def offsets(self, index: int) -> OffsetsTable:
         """The offsets of an object, read when they are not at hand. Raises as `extents` does."""
         return self._shelf.get(index)

@@ -29,12 +29,15 @@ class Extents:
         offset: int64[n, f], first byte in the object; -1 where a sample lacks the field.
         size: int64[n, f], bytes.
         crc32c: int64[n, f], of those bytes; -1 in objects that were only indexed, which are held to their version.
+        equal_bytes: the one size of all, if that is known ahead: `size` need not be looked at then, and no sample lacks
+            a field; 0 if it is not.
     """
 
     object: Int64s
     offset: Int64s
     size: Int64s
     crc32c: Int64s
+    equal_bytes: int = 0
 
 
 class Places:

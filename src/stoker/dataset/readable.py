@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,8 @@ from stoker.dataset.manifest import FieldSchema
 from stoker.dataset.objects import ObjectTable
 from stoker.dataset.open import Extents
 from stoker.store.base import Store
+
+Namer: TypeAlias = Callable[[Int64s], list[str]]
 
 
 class Facts(Protocol):
@@ -84,6 +86,10 @@ class Readable(Protocol):
     @property
     def readable(self) -> NDArray[np.bool_]:
         """bool[objects], whether one read may reach across samples."""
+
+    @property
+    def namer(self) -> Namer | None:
+        """What makes keys of the numbers of samples (int64[n]) by arithmetic: then they need not travel."""
 
     def load(self, index: int, fields: tuple[str, ...]) -> None:
         """Do ahead of `find` what the first use of an object takes."""

@@ -18,9 +18,10 @@ from stoker.dataset.layout import Int64s, choose_block_bytes
 from stoker.dataset.manifest import FieldSchema
 from stoker.dataset.objects import ObjectTable, check_version
 from stoker.dataset.open import NO_CHECKSUM, Extents
+from stoker.dataset.readable import Namer
 from stoker.dataset.select import Address, find_objects, parse_address
 from stoker.dataset.windows import TOKENS, TokenWindows, WindowBlocks
-from stoker.errors import DatasetError, EmptyDataset
+from stoker.errors import DatasetError, EmptyDataset, naming
 from stoker.store.base import Store
 from stoker.store.open import open_store
 from stoker.values import ObjectInfo
@@ -71,7 +72,8 @@ class OpenTokens:
     def __init__(self, store: Store, windows: TokenWindows, files: Sequence[ObjectInfo]) -> None:
         self.store = store
         self.windows = windows
-        tokens = np.array([windows.count_tokens(file.key, file.size_bytes) for file in files], np.int64)
+        with naming(store.url):
+            tokens = np.array([windows.count_tokens(file.key, file.size_bytes) for file in files], np.int64)
         counts = windows.count_windows(tokens)
         kept = np.flatnonzero(counts)
         if not len(kept):
@@ -99,15 +101,21 @@ class OpenTokens:
             digest=windows.digest(files),
         )
         self.blocks = WindowBlocks(windows, counts, self.manifest.block_bytes)
-        nothing = np.zeros(0, np.int64)
-        self._located = nothing, nothing, nothing
+        nothing = np.zeros((0, 0), np.int64)
+        self._equal: tuple[Int64s, Int64s] = nothing, nothing
         self._lock = threading.Lock()
+        self._all_checked = False
         self._checked: NDArray[np.bool_] = np.zeros(len(kept), np.bool_)
 
     @property
     def readable(self) -> NDArray[np.bool_]:
         """bool[objects]: one read may reach across the windows of any file."""
         return np.ones(len(self.objects), np.bool_)
+
+    @property
+    def namer(self) -> Namer:
+        """`keys`: they follow from the numbers of windows."""
+        return self.keys
 
     def load(self, index: int, fields: tuple[str, ...]) -> None:
         """Compare a file with the listing ahead of `find`, if that was not done. Raises as `extents` does."""
@@ -126,15 +134,22 @@ class OpenTokens:
         """
         objects, windows = self._locate(samples)
         self._check_fields(fields)
-        self._check_objects(objects)
-        shape = len(samples), len(fields)
-        starts = self.windows.header_bytes + windows * self.windows.stride_bytes
-        return Extents(
-            object=objects,
-            offset=starts.repeat(len(fields)).reshape(shape),
-            size=np.full(shape, self.windows.window_bytes, np.int64),
-            crc32c=np.full(shape, NO_CHECKSUM, np.int64),
-        )
+        if not self._all_checked:
+            self._check_objects(objects)
+        starts = windows * self.windows.stride_bytes
+        starts += self.windows.header_bytes
+        offsets = starts.reshape(-1, 1) if len(fields) == 1 else starts.repeat(len(fields)).reshape(-1, len(fields))
+        return Extents(objects, offsets, *self._constants(len(samples), len(fields)), self.windows.window_bytes)
+
+    def _constants(self, count: int, width: int) -> tuple[Int64s, Int64s]:
+        """Sizes and checksums, int64[n, f] each: the same arrays as long as batches are of one size."""
+        known = self._equal
+        if known[0].shape != (count, width):
+            sizes = np.full((count, width), self.windows.window_bytes, np.int64)
+            crc32cs = np.full((count, width), NO_CHECKSUM, np.int64)
+            sizes.flags.writeable = crc32cs.flags.writeable = False
+            self._equal = known = sizes, crc32cs
+        return known
 
     def key_bytes(self, samples: Int64s) -> tuple[NDArray[np.uint8], Int64s]:
         """Keys of `samples` (int64[n]): their UTF-8 bytes end to end, and int64[n + 1] offsets into them."""
@@ -158,18 +173,14 @@ class OpenTokens:
         return sample_count * self.windows.window_bytes * len(fields)
 
     def _locate(self, samples: Int64s) -> tuple[Int64s, Int64s]:
-        """The object of each sample, and its window there. That of the last array is known: a plan asks twice."""
-        known = self._located
-        if known[0] is samples and not samples.flags.writeable:
-            return known[1:]
+        """The object of each sample, and its window there."""
         count = self.manifest.sample_count
-        if len(samples) and not 0 <= int(samples.min()) <= int(samples.max()) < count:
+        if len(samples) and int(samples.view(np.uint64).max()) >= count:  # a negative one is very large
             odd = samples[(samples < 0) | (samples >= count)][0]
             raise DatasetError(f"there is no window {odd}: the data set has {count}", self.store.url)
-        objects = np.searchsorted(self.objects.first_sample, samples, side="right") - 1
-        windows = samples - self.objects.first_sample[objects]
-        self._located = samples, objects, windows
-        return objects, windows
+        first = self.objects.first_sample
+        objects = first.searchsorted(samples, "right") - 1
+        return objects, samples - first[objects]
 
     def _check_fields(self, fields: Sequence[str]) -> None:
         odd = [field for field in fields if field != TOKENS]
@@ -180,6 +191,7 @@ class OpenTokens:
     def _check_objects(self, objects: Int64s) -> None:
         """Raise SourceChanged unless these objects are those that were listed; one stat each, the first time."""
         if self._checked[objects].all():
+            self._all_checked = bool(self._checked.all())
             return
         for index in distinct(objects[~self._checked[objects]]).tolist():
             size, version = int(self.objects.size_bytes[index]), self.objects.versions[index]

@@ -7,11 +7,11 @@ it is tokens [i * seq_len, i * seq_len + seq_len + overlap). What is left at the
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final, Literal, SupportsIndex, TypeAlias
+from typing import Any, Final, Literal, SupportsIndex, TypeAlias, cast
 
 import numpy as np
 
@@ -24,7 +24,9 @@ TOKENS: Final = "tokens"  # the one field of a sample, and the kind of the data 
 WINDOW_MAX_TOKENS: Final = 1 << 27  # 1 GiB of int64: a row that no batch holds
 HEADER_MAX_BYTES: Final = 1 << 40
 
-_NUMPY_NAMES: Final = MappingProxyType({"uint16": "<u2", "uint32": "<u4", "int32": "<i4", "int64": "<i8"})
+_NUMPY_NAMES: Final[Mapping[TokenType, str]] = MappingProxyType(
+    {"uint16": "<u2", "uint32": "<u4", "int32": "<i4", "int64": "<i8"}
+)
 _PARTS: Final = ("kind", "dtype", "seq_len", "overlap", "header_bytes", "sha256")  # of a digest
 _LIMITS: Final = (
     ("seq_len", 1, WINDOW_MAX_TOKENS),
@@ -117,6 +119,16 @@ class TokenWindows:
         objects = [{"key": file.key, "size_bytes": file.size_bytes, "version": file.version} for file in files]
         sha256 = json_digest({"kind": TOKENS, **asdict(self), "objects": objects})
         return f"{TOKENS}:{self.dtype}:{self.seq_len}:{self.overlap}:{self.header_bytes}:{sha256}"
+
+
+def name_type(dtype: TokenType | np.dtype[Any] | type[np.integer[Any]]) -> TokenType:
+    """The name of a type that is given as numpy has it, `np.uint16` or `np.dtype("<u2")`; what is none stays as it is,
+    for TokenWindows to refuse.
+    """
+    if isinstance(dtype, np.dtype) or (isinstance(dtype, type) and issubclass(dtype, np.generic)):
+        known: dict[np.dtype[Any], TokenType] = {np.dtype(numpy): name for name, numpy in _NUMPY_NAMES.items()}
+        return known.get(np.dtype(dtype), cast("TokenType", str(np.dtype(dtype))))
+    return dtype
 
 
 def tell_apart(was: str, now: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from stoker.errors import ConfigError, InternalError, UnknownField
 from stoker.io.buffers import view
 from stoker.ledger import StageTimes
+
+if TYPE_CHECKING:
+    from stoker.dataset.readable import Namer  # which loads more than processes that only map need
 
 BYTES: Final = "|u1"  # the type of a field that is bytes, sample after sample
 OBJECTS: Final = "|O"  # of one whose values are Python objects; they travel in the reply
@@ -37,7 +40,18 @@ class Deferred(msgspec.Struct, frozen=True, eq=False):
     read: Callable[[NDArray[np.uint8]], Any]
 
 
-Place: TypeAlias = InSlot | InReply | Deferred
+class Named(msgspec.Struct, frozen=True, eq=False):
+    """Keys that `namer` makes of the numbers of samples, when they are first looked at."""
+
+    namer: Namer
+    samples: NDArray[np.int64]
+
+    def __reduce__(self) -> tuple[type[InReply], tuple[list[str]]]:
+        """What is pickled are the keys: the other end may not have the data set."""
+        return InReply, (self.namer(self.samples),)
+
+
+Place: TypeAlias = InSlot | InReply | Deferred | Named
 
 
 class Field(msgspec.Struct, frozen=True, eq=False):
@@ -65,6 +79,15 @@ class Jagged(NamedTuple):
 
     values: NDArray[np.uint8]
     offsets: NDArray[np.int64]
+
+
+def key_field(known: tuple[bytes, NDArray[np.int64]] | None, namer: Namer | None, samples: NDArray[np.int64]) -> Field:
+    """Keys of a batch: `known` are their UTF-8 end to end and int64[n + 1] offsets; else `namer` names `samples`."""
+    if known is not None:
+        return Field("sample_keys", BYTES, InReply(known[0]), row_offsets=known[1])
+    if namer is None:
+        raise InternalError("a batch came without its keys")
+    return Field("sample_keys", OBJECTS, Named(namer, samples))
 
 
 class BadSample(NamedTuple):
@@ -229,6 +252,10 @@ def unknown_field(name: object, names: Iterable[str], where: str) -> UnknownFiel
 def read_keys(field: Field) -> list[str]:
     """The key of each sample. Raises InternalError if the field holds none."""
     place, offsets = field.place, field.row_offsets
+    if isinstance(place, Named):
+        return place.namer(place.samples)
+    if isinstance(place, InReply) and isinstance(place.values, list):
+        return place.values
     if offsets is None or not isinstance(place, InReply):
         raise InternalError("a batch came without its keys")
     blob = bytes(place.values)
@@ -241,6 +268,8 @@ def read_field(field: Field, memory: NDArray[np.uint8]) -> Any:
         return field.place.values
     if isinstance(field.place, Deferred):
         return field.place.read(memory)
+    if isinstance(field.place, Named):
+        return field.place.namer(field.place.samples)
     start = field.place.offset
     if field.shape is not None:
         return np.ndarray(field.shape, np.dtype(field.dtype), buffer=memory, offset=start)

@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from stoker.dataset.readable import Namer
 from stoker.errors import ChildDied, ClosedError, InternalError, TimedOut
 from stoker.feed.batch import WireBatch
 from stoker.feed.feeder import check_request
@@ -58,10 +59,19 @@ _log = logging.getLogger("stoker.feed")
 
 
 class ChildFeeder:
-    """A feeder in a child process, which `child` is the first of. `ends` is called once when all has ended."""
+    """A feeder in a child process, which `child` is the first of. `ends` is called once when all has ended; `namer`
+    makes the keys of samples where they do not come with a batch.
+    """
 
-    def __init__(self, child: Child, hello: Hello, ends: Callable[[dict[Counter, int]], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        child: Child,
+        hello: Hello,
+        ends: Callable[[dict[Counter, int]], None] = lambda _: None,
+        namer: Namer | None = None,
+    ) -> None:
         self._hello = hello
+        self._namer = namer
         self._ends = ends
         self._pid = os.getpid()
         self._one_request = threading.Lock()
@@ -88,7 +98,7 @@ class ChildFeeder:
             goes_on, self._next = self._next == step, None  # whatever interrupts this: the next one seeks
             found = self._take_pushed(step) if goes_on and self._hello.prefetch_bytes else None
             made, files = found or self._receive(step, since_ns, goes_on=goes_on)
-            wire = hear_batch(made, self._lend(made, files))
+            wire = hear_batch(made, self._lend(made, files), self._namer)
             self._taken_count += 1
             self._since_death_count += 1
             if found is None:  # the first one, or one that had to be waited for

@@ -208,9 +208,13 @@ class AsRows:
 
     dtype: str
 
+    def shape(self, row_offsets: NDArray[np.int64]) -> tuple[int, int]:
+        """The shape of the array."""
+        return len(row_offsets) - 1, int(row_offsets[1]) // np.dtype(self.dtype).itemsize
+
     def __call__(self, rows: Rows) -> Packed:
         """What the array is. Every sample must have as many bytes as the first."""
-        return Packed(self.dtype, (len(rows), rows.offsets[1] // np.dtype(self.dtype).itemsize))
+        return Packed(self.dtype, self.shape(np.array(rows.offsets)))
 
 
 # The one table of decoders. Raw bytes need none: the slot holds them as they are.
@@ -235,6 +239,10 @@ def decode_batch(
         total = int(row_offsets[-1])
         if decoder is None:
             fields.append(Field(name, BYTES, InSlot(start), row_offsets=row_offsets))
+            nbytes += total
+            continue
+        if isinstance(decoder, AsRows):
+            fields.append(Field(name, decoder.dtype, InSlot(start), shape=decoder.shape(row_offsets)))
             nbytes += total
             continue
         rows = Rows(name, memory[start : start + total], row_offsets.tolist(), lambda: plan.keys)

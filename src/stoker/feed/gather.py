@@ -25,6 +25,9 @@ NEAR_S: Final = 0.001  # a store whose small reads take less is read at the pric
 # What things cost, measured on warm files: a small read and what is around it, a byte of one, a copy of a field.
 _READ_S: Final = 8e-6
 _COPY_S: Final = 0.4e-6
+# The same of rows without checksums, which are read several in a turn (feed/rows.py) and copied at once.
+_ROW_READ_S: Final = 2e-6
+_ROW_COPY_S: Final = 0.15e-6
 _NEAR_BYTE_S: Final = 1 / 8e9
 _SLACK: Final = 1.25
 _WORTH: Final = 0.75  # what a way must cost of the one before it: larger units delay the first batch
@@ -58,6 +61,7 @@ class ReadFacts:
         ahead_bytes: batches that are read ahead of use.
         threads: reads in flight at most.
         gather_bytes: memory for units; a limit.
+        rows: whether these are rows without checksums, of which several are read in a turn.
     """
 
     field_count: int
@@ -66,6 +70,7 @@ class ReadFacts:
     ahead_bytes: int
     threads: int
     gather_bytes: int
+    rows: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,7 +129,8 @@ def choose_units(blocks: Blocks, readable: NDArray[np.bool_], pattern: Pattern, 
     Costs O(blocks) for each size tried: one for near stores, up to eight for far ones. The cost of a way is the time
     of requests and bytes for a sample; what bytes are read that other ranks want is part of it.
     """
-    direct_s = _cost_s(facts, facts.field_count, facts.sample_bytes, copies=0)
+    read_s, copy_s = (_ROW_READ_S, _ROW_COPY_S) if facts.rows else (_READ_S, _COPY_S)
+    direct_s = _cost_s(facts, facts.field_count, facts.sample_bytes, read_s)
     best, best_s, needed = None, direct_s, 0
     spans = [0]
     if facts.latency_s >= NEAR_S:
@@ -136,7 +142,8 @@ def choose_units(blocks: Blocks, readable: NDArray[np.bool_], pattern: Pattern, 
         unit_bytes = float(units.length[units.usable].mean())
         samples = float(units.sample_count[units.usable].mean())
         used = samples * _used_ratio(pattern, samples, whole=span_bytes > 0)
-        gathered_s = _cost_s(facts, 1 / used, unit_bytes / used, facts.field_count) + facts.sample_bytes * _NEAR_BYTE_S
+        copies_s = facts.field_count * copy_s + facts.sample_bytes * _NEAR_BYTE_S
+        gathered_s = _cost_s(facts, 1 / used, unit_bytes / used, _READ_S) + copies_s
         ratio = float(units.sample_count[units.usable].sum() / units.sample_count.sum())
         cost_s = ratio * gathered_s + (1 - ratio) * direct_s
         if cost_s >= _WORTH * best_s:
@@ -181,11 +188,11 @@ def cut_units(blocks: Blocks, readable: NDArray[np.bool_], span_bytes: int) -> U
     return Units(np.cumsum(starts) - 1, blocks.object[first], offset, length, samples, usable, frame_bytes)
 
 
-def _cost_s(facts: ReadFacts, requests: float, nbytes: float, copies: int) -> float:
-    """Time of `requests` for `nbytes`, and of copies of fields."""
+def _cost_s(facts: ReadFacts, requests: float, nbytes: float, near_s: float) -> float:
+    """Time of `requests` for `nbytes`: `near_s` each where the store is near."""
     near = facts.latency_s < NEAR_S
-    request_s, byte_s = (_READ_S, _NEAR_BYTE_S) if near else (facts.latency_s, _FAR_BYTE_S)
-    return requests * request_s + nbytes * byte_s + copies * _COPY_S
+    request_s, byte_s = (near_s, _NEAR_BYTE_S) if near else (facts.latency_s, _FAR_BYTE_S)
+    return requests * request_s + nbytes * byte_s
 
 
 def _used_ratio(pattern: Pattern, samples: float, *, whole: bool) -> float:

@@ -111,7 +111,7 @@ class Loader:
         self._feeder: Feeder
         if start.child is not None:
             hello = pack_hello(dataset, opened, order, layout, options, self._step_count)
-            self._feeder = ChildFeeder(start.child, hello, ends)
+            self._feeder = ChildFeeder(start.child, hello, ends, opened.namer)
         else:
             pattern = pattern_of(order, layout)
             if spec.mappers and options.count_map_workers(in_child=False):

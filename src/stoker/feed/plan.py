@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from stoker.dataset.describe import BadPolicy, Dataset
 from stoker.dataset.order import OrderedBatch
 from stoker.dataset.places import NO_CHECKSUM
-from stoker.dataset.readable import Facts, Readable
+from stoker.dataset.readable import Facts, Namer, Readable
 from stoker.dataset.windows import TOKENS
 from stoker.errors import ConfigError, DatasetError
 from stoker.io.memory import ALIGNMENT, room
@@ -109,7 +109,7 @@ class BatchPlan:
         objects: int64[n], the object that holds each sample.
         offsets, sizes, crc32cs: int64[n, f]: what is read of it, and the checksum that it must have; -1 if it has none.
         targets: int64[n, f], where it goes.
-        key_bytes, key_offsets: the keys of the samples: UTF-8 end to end, int64[n + 1].
+        namer: what makes the keys of the samples; None: `known_keys` are they, as `key_bytes` and `key_offsets`.
     """
 
     ordered: OrderedBatch
@@ -122,8 +122,8 @@ class BatchPlan:
     sizes: NDArray[np.int64]
     crc32cs: NDArray[np.int64]
     targets: NDArray[np.int64]
-    key_bytes: bytes
-    key_offsets: NDArray[np.int64]
+    known_keys: tuple[bytes, NDArray[np.int64]] | None
+    namer: Namer | None
 
     @property
     def step(self) -> int:
@@ -134,6 +134,20 @@ class BatchPlan:
     def has_checksums(self) -> bool:
         """Whether any field of any sample has one."""
         return bool(self.crc32cs.size) and int(self.crc32cs.max()) != NO_CHECKSUM
+
+    @cached_property
+    def _keys(self) -> tuple[bytes, NDArray[np.int64]]:
+        return self.known_keys or _join(self.namer(self.ordered.samples) if self.namer is not None else [])
+
+    @property
+    def key_bytes(self) -> bytes:
+        """The keys of the samples: UTF-8 end to end."""
+        return self._keys[0]
+
+    @property
+    def key_offsets(self) -> NDArray[np.int64]:
+        """int64[n + 1]: where each begins and ends there."""
+        return self._keys[1]
 
     @cached_property
     def keys(self) -> list[str]:
@@ -149,37 +163,47 @@ def plan_batch(opened: Readable, ordered: OrderedBatch, fields: tuple[str, ...])
 def plan_batches(opened: Readable, batches: Sequence[OrderedBatch], fields: tuple[str, ...]) -> list[BatchPlan]:
     """The plans of batches of the same size, for little more than one of them costs (64 samples: 60 us). As above."""
     samples = np.concatenate([batch.samples for batch in batches]) if len(batches) > 1 else batches[0].samples
-    extents, blob, key_offsets = opened.find(samples, fields)
-    if extents.offset.size and int(extents.offset.min()) < 0:
-        row, column = np.argwhere(extents.offset < 0)[0].tolist()
-        key = bytes(blob)[key_offsets[row] : key_offsets[row + 1]].decode()
-        raise DatasetError(f"sample {key!r} has no field {fields[column]!r}", opened.store.url)
-    count = len(batches[0].samples)
-    shape = len(batches), count, len(fields)
-    starts, row_offsets, nbytes = lay_out(extents.size.reshape(shape))
-    targets = starts[:, None, :] + row_offsets[:, :-1]
-    by_field = np.ascontiguousarray(row_offsets.transpose(0, 2, 1))
-    keys, ends = blob.tobytes(), key_offsets[::count].tolist()
+    count, namer = len(batches[0].samples), opened.namer
+    all_keys: list[tuple[bytes, NDArray[np.int64]] | None] = [None] * len(batches)
+    if namer is not None:
+        extents = opened.extents(samples, fields)
+    else:
+        extents, blob, key_offsets = opened.find(samples, fields)
+        all_keys = list(_cut_keys(blob.tobytes(), key_offsets, count))
+    if extents.equal_bytes:
+        all_laid = [_lay_out_equal(count, len(fields), extents.equal_bytes)] * len(batches)
+    else:
+        if extents.offset.size and int(extents.offset.min()) < 0:
+            row, column = np.argwhere(extents.offset < 0)[0].tolist()
+            key = opened.key_bytes(samples[row : row + 1])[0].tobytes().decode()
+            raise DatasetError(f"sample {key!r} has no field {fields[column]!r}", opened.store.url)
+        all_laid = list(_lay_out(extents.size.reshape(len(batches), count, len(fields))))
     plans = []
-    for number, batch in enumerate(batches):
+    for number, (batch, known_keys, laid) in enumerate(zip(batches, all_keys, all_laid, strict=True)):
         rows = slice(number * count, (number + 1) * count)
         plans.append(
             BatchPlan(
                 ordered=batch,
                 fields=fields,
-                field_starts=tuple(starts[number].tolist()),
-                row_offsets=tuple(by_field[number]),
-                nbytes=int(nbytes[number]),
+                field_starts=laid.starts,
+                row_offsets=laid.row_offsets,
+                nbytes=laid.nbytes,
                 objects=extents.object[rows],
                 offsets=extents.offset[rows],
                 sizes=extents.size[rows],
                 crc32cs=extents.crc32c[rows],
-                targets=targets[number],
-                key_bytes=keys[ends[number] : ends[number + 1]],
-                key_offsets=key_offsets[rows.start : rows.stop + 1] - ends[number],
+                targets=laid.targets,
+                known_keys=known_keys,
+                namer=namer,
             )
         )
     return plans
+
+
+def _cut_keys(blob: bytes, offsets: NDArray[np.int64], count: int) -> Iterator[tuple[bytes, NDArray[np.int64]]]:
+    """The keys of each `count` samples, of those of all."""
+    for number, (start, stop) in enumerate(pairwise(offsets[::count].tolist())):
+        yield blob[start:stop], offsets[number * count : (number + 1) * count + 1] - start
 
 
 def lay_out(sizes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -193,6 +217,39 @@ def lay_out(sizes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int
     starts = np.zeros((batches, width), np.int64)
     starts[:, 1:] = ends[:, :-1]
     return starts, row_offsets, ends[:, -1]
+
+
+class _Laid(NamedTuple):
+    """What a plan has of its layout."""
+
+    starts: tuple[int, ...]
+    row_offsets: tuple[NDArray[np.int64], ...]
+    nbytes: int
+    targets: NDArray[np.int64]
+
+
+def _lay_out(sizes: NDArray[np.int64]) -> Iterator[_Laid]:
+    """Of int64[k, n, f] sizes, for each of k batches."""
+    starts, row_offsets, nbytes = lay_out(sizes)
+    targets = starts[:, None, :] + row_offsets[:, :-1]
+    by_field = np.ascontiguousarray(row_offsets.transpose(0, 2, 1))
+    for number in range(len(sizes)):
+        yield _Laid(tuple(starts[number].tolist()), tuple(by_field[number]), int(nbytes[number]), targets[number])
+
+
+@lru_cache(maxsize=8)
+def _lay_out_equal(count: int, width: int, nbytes: int) -> _Laid:
+    """The layout of `count` samples of `width` fields of `nbytes` each, which batch after batch shares."""
+    (laid,) = _lay_out(np.full((1, count, width), nbytes, np.int64))
+    for shared in (*laid.row_offsets, laid.targets):
+        shared.flags.writeable = False
+    return laid
+
+
+def _join(keys: Sequence[str]) -> tuple[bytes, NDArray[np.int64]]:
+    """Keys as UTF-8 end to end, and int64[n + 1]: where each begins and ends."""
+    encoded = [key.encode() for key in keys]
+    return b"".join(encoded), np.cumsum([0, *map(len, encoded)], dtype=np.int64)
 
 
 def check_fits(

@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.errors import StokerError
-from stoker.feed.batch import InReply
 from stoker.feed.page import PAGE_WORDS, Word
 from stoker.feed.placement import Placement, Work
 from stoker.feed.produce import Producer
@@ -44,6 +43,7 @@ from stoker.feed.wire import (
     spell,
     tell_error,
     tell_fields,
+    tell_keys,
 )
 from stoker.feed.workers import start_workers
 from stoker.io.channel import Channel
@@ -253,9 +253,8 @@ class Server(Producer):
         self._cursor = step + 1 if step + 1 < self._step_count else None
         self._next = step + 1
         self._pushed_count += 1
-        timing, keys = reply.timing, reply.sample_keys
-        assert isinstance(keys.place, InReply)
-        assert keys.row_offsets is not None
+        timing = reply.timing
+        keys, key_offsets = tell_keys(reply.sample_keys)
         made = Made(
             number=self._number,
             loan=loan,
@@ -267,8 +266,8 @@ class Server(Producer):
             nbytes=reply.nbytes,
             times=(timing.planned_ns, timing.fetched_ns, timing.decoded_ns, timing.mapped_ns),
             valid=reply.valid.tobytes(),
-            keys=keys.place.values,
-            key_offsets=keys.row_offsets.tobytes(),
+            keys=keys,
+            key_offsets=key_offsets,
             fields=tell_fields(work.fields, work.encoded),
             bad=list(reply.bad),
         )

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +18,7 @@ from stoker.dataset.distinct import distinct
 from stoker.dataset.order import OrderedBatch
 from stoker.dataset.readable import Readable
 from stoker.errors import StokerError
-from stoker.feed.batch import BYTES, Field, InReply, WireBatch, blank, read_field
+from stoker.feed.batch import WireBatch, blank, key_field, read_field
 from stoker.feed.cached import Runs, order_runs, read_cached
 from stoker.feed.decode import AsRows, decode_batch, find_decoder
 from stoker.feed.fetch import FetchPool, Job, SampleReader
@@ -28,11 +26,11 @@ from stoker.feed.gather import NEAR_S, Gathering, Pattern, ReadFacts, choose_uni
 from stoker.feed.gatherer import Gatherer
 from stoker.feed.mapper import Samples, map_batch
 from stoker.feed.options import FeedOptions
-from stoker.feed.pictures import decode_pictures
+from stoker.feed.pictures import ImageThreads, decode_pictures
 from stoker.feed.placement import DECODED, Placement, Work
 from stoker.feed.plan import BatchPlan, FeedSpec
 from stoker.feed.randomness import Seeding
-from stoker.feed.rows import Reader, RowPace
+from stoker.feed.rows import Reader, RowPace, RowReader
 from stoker.feed.workers import MapPool
 from stoker.io.buffers import view
 from stoker.ledger import StageTimes
@@ -40,16 +38,15 @@ from stoker.store.base import CachingStore
 
 _log = logging.getLogger("stoker.feed")
 
+# While the images of one batch are decoded, the headers of the next one are read: 15 us an image, under the lock.
+_DECODING: Final = 2
+
 _Stage: TypeAlias = Callable[[Work], SimpleQueue[Work | None] | None]
 
 
-def _start_image_threads() -> ThreadPoolExecutor:
-    """A thread for each processor: what takes time in decoding an image lets go of the interpreter lock."""
-    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), "stoker-image")
-
-
 class Stages:
-    """Fetch, decode and map batches. One thread decodes and one maps, so that user code need not be thread-safe.
+    """Fetch, decode and map batches. One thread maps, so that user code need not be thread-safe, and one decodes; two
+    where there are images, which other threads decode.
 
     `finish(work, error)` is called once for each batch, in a thread of the stage that was its last. The threads start
     with the first batch.
@@ -71,7 +68,7 @@ class Stages:
         self._placement = placement
         self._finish = finish
         self._decoders = tuple(find_decoder(name, options.decoders) for name in spec.decoders)
-        self._image_threads = _start_image_threads() if spec.has_images else None
+        self._image_threads = ImageThreads() if spec.has_images else None
         self._decodes = not all(decoder is None or isinstance(decoder, AsRows) for decoder in self._decoders)
         self._to_decode: SimpleQueue[Work | None] = SimpleQueue()
         self._to_map: SimpleQueue[Work | None] = SimpleQueue()
@@ -161,29 +158,48 @@ class Stages:
         if not self._threads:
             self._start()
         if self._gatherer is None:
-            self._choose()
+            self._choose(work.plan)
         if self._gatherer is not None:
             self._gatherer.fetch(work)
             return
-        reader = self._read_cached(work, view(work.memory))
+        memory = view(work.memory)
+        if self._caching is not None and work.runs is not None:
+            reader: Reader | None = self._read_cached(self._caching, work, work.runs, memory)
+        else:
+            reader = self._rows.reader(work.plan, memory)
+            if isinstance(reader, RowReader) and self._read_here(work, reader):
+                return
         if reader is None:
             self._fetched(work, None)
             return
         work.job = Job(work.step, len(reader), reader, partial(self._read, work))
         self.pool.submit(work.job)
 
-    def _read_cached(self, work: Work, memory: memoryview) -> Reader | None:
+    def _read_cached(self, caching: CachingStore, work: Work, runs: Runs, memory: memoryview) -> Reader | None:
         """Read here what needs no waiting for storage; returns what reads the rest, None if there is none."""
-        plan, store, keys = work.plan, self._opened.store, self._opened.objects.keys
-        if self._caching is None or work.runs is None:
-            return self._rows.reader(plan, memory)
-        found = read_cached(self._caching, keys, work.runs, memory, lambda: work.dropped or self._stopped)
+        store, keys = self._opened.store, self._opened.objects.keys
+        found = read_cached(caching, keys, runs, memory, lambda: work.dropped or self._stopped)
         if not found.can_tell:
             self._caching = None
         self.pool.note(found.done, found.nbytes, None)
-        return SampleReader(store, keys, plan, memory, found.rest) if len(found.rest) else None
+        return SampleReader(store, keys, work.plan, memory, found.rest) if len(found.rest) else None
 
-    def _choose(self) -> None:
+    def _read_here(self, work: Work, reader: RowReader) -> bool:
+        """Read quick rows in the planner's thread; False if some are left."""
+        error: BaseException | None = None
+        begin_s = time.perf_counter()
+        try:
+            count, nbytes = reader.read_here()
+            if count:
+                self.pool.note(count, nbytes, (time.perf_counter() - begin_s) / count)
+        except BaseException as raised:  # noqa: BLE001  thread boundary: raised where the batch is asked for
+            error = raised
+        if error is None and len(reader):
+            return False
+        self._fetched(work, error)
+        return True
+
+    def _choose(self, plan: BatchPlan) -> None:
         """Choose how to read: by what the store says of itself, and again if its reads turn out to be slow."""
         latency_s = max(self._stated_s, self.pool.least_s)
         if self._pattern is None or (self._latency_s and not self._latency_s < NEAR_S <= latency_s):
@@ -198,6 +214,7 @@ class Stages:
             ahead_bytes=self._options.prefetch_bytes,
             threads=self._options.threads,
             gather_bytes=self._options.gather_bytes,
+            rows=self._rows.joins(plan),
         )
         self.gathering = choose_units(self._opened.blocks, self._opened.readable, self._pattern, facts)
         if self.gathering.units is not None:
@@ -232,8 +249,9 @@ class Stages:
         self._stopped = True
         self.pool.close(0)
         if self._image_threads is not None:
-            self._image_threads.shutdown(wait=False)
-        self._to_decode.put(None)
+            self._image_threads.stop(wait_for_them=False)
+        for _ in range(_DECODING):
+            self._to_decode.put(None)
         self._to_map.put(None)
         if self.workers is not None:
             self.workers.stop()
@@ -246,7 +264,7 @@ class Stages:
             thread.join(max(0.0, deadline_s - time.monotonic()))
         left += sum(thread.is_alive() for thread in self._threads)
         if self._image_threads is not None:
-            self._image_threads.shutdown()  # each is done with its image soon
+            self._image_threads.stop(wait_for_them=True)
         if self._gatherer is not None and not left:
             self._gatherer.frames.close()
         return left
@@ -259,12 +277,13 @@ class Stages:
                 thread.join(max(0.0, deadline_s - time.monotonic()))
 
     def _start(self) -> None:
-        targets: dict[str, Callable[[], None]] = {}
+        targets: list[tuple[str, Callable[[], None]]] = []
         if self._decodes:
-            targets["stoker-decode"] = partial(self._run, self._to_decode, self._decode)
+            count = _DECODING if self._image_threads is not None else 1
+            targets = [("stoker-decode", partial(self._run, self._to_decode, self._decode))] * count
         if self._spec.mappers:
-            targets["stoker-map"] = partial(self._run, self._to_map, self._map)
-        self._threads = [threading.Thread(target=target, name=name, daemon=True) for name, target in targets.items()]
+            targets.append(("stoker-map", partial(self._run, self._to_map, self._map)))
+        self._threads = [threading.Thread(target=target, name=name, daemon=True) for name, target in targets]
         for thread in self._threads:
             thread.start()
         if self.workers is not None:
@@ -363,7 +382,7 @@ class Stages:
             memory=self._placement.lend(work),
             valid=plan.ordered.valid,
             fields=work.fields,
-            sample_keys=Field("sample_keys", BYTES, InReply(plan.key_bytes), row_offsets=plan.key_offsets),
+            sample_keys=key_field(plan.known_keys, plan.namer, plan.ordered.samples),
             timing=StageTimes(*work.times),
             nbytes=work.nbytes,
             bad=work.bad,

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
@@ -21,9 +21,12 @@ from numpy.typing import NDArray
 
 from stoker import errors
 from stoker.errors import InternalError, SampleError, StokerError
-from stoker.feed.batch import BYTES, OBJECTS, BadSample, Deferred, Field, InReply, InSlot, WireBatch
+from stoker.feed.batch import BYTES, OBJECTS, BadSample, Deferred, Field, InReply, InSlot, Named, WireBatch, key_field
 from stoker.feed.decode import DECODERS, Rows
 from stoker.ledger import StageTimes
+
+if TYPE_CHECKING:
+    from stoker.dataset.readable import Namer
 
 NOWHERE: Final = -1  # the offset of a batch that lies in memory of its own
 
@@ -69,7 +72,8 @@ class MadeField(msgspec.Struct, array_like=True):
 
 class Made(msgspec.Struct, array_like=True, tag=True):
     """A batch: `loan` is to be released when its memory is not used any more: `memory_bytes` from `offset` of an arena
-    of `arena_bytes` on, or a file that comes with the message.
+    of `arena_bytes` on, or a file that comes with the message. `keys` are UTF-8 that `key_offsets` divide; where these
+    are empty, int64 numbers of samples, whose keys follow from them.
     """
 
     number: int
@@ -230,16 +234,26 @@ def _decode(told: MadeField, name: str, offsets: NDArray[np.int64], memory: NDAr
     return decoder(Rows(name, data, offsets.tolist(), lambda: [f"row {row}" for row in range(len(offsets) - 1)]))
 
 
-def hear_batch(made: Made, memory: NDArray[np.uint8]) -> WireBatch:
-    """The batch of a message, whose loan is `memory`."""
-    key_offsets = np.frombuffer(made.key_offsets, np.int64)
+def tell_keys(field: Field) -> tuple[bytes, bytes]:
+    """`keys` and `key_offsets` of a message."""
+    if isinstance(field.place, Named):
+        return field.place.samples.tobytes(), b""
+    assert isinstance(field.place, InReply)
+    assert field.row_offsets is not None
+    return field.place.values, field.row_offsets.tobytes()
+
+
+def hear_batch(made: Made, memory: NDArray[np.uint8], namer: Namer | None = None) -> WireBatch:
+    """The batch of a message, whose loan is `memory`. `namer` makes keys where only numbers of samples came."""
+    known = (made.keys, np.frombuffer(made.key_offsets, np.int64)) if made.key_offsets else None
+    samples = np.frombuffer(b"" if known else made.keys, np.int64)
     return WireBatch(
         step=made.step,
         epoch=made.epoch,
         memory=memory,
         valid=np.frombuffer(made.valid, np.bool_),
         fields=tuple(map(hear_field, made.fields)),
-        sample_keys=Field("sample_keys", BYTES, InReply(made.keys), row_offsets=key_offsets),
+        sample_keys=key_field(known, namer, samples),
         timing=StageTimes(*made.times),
         nbytes=made.nbytes,
         bad=tuple(made.bad),

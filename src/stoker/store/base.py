@@ -119,8 +119,10 @@ class Store(Protocol):
 class ScatteringStore(Protocol):
     """A store where finding an object costs more than reading a little of it: a file system."""
 
-    def read_each(self, key: Key, starts: Sequence[int], buffers: Sequence[memoryview]) -> None:
-        """Fill each buffer, of bytes, from its start on: as so many `read_into`, with one look-up. Raises the same."""
+    def read_each(self, keys: Sequence[Key], starts: Sequence[int], buffers: Sequence[memoryview]) -> None:
+        """Fill each buffer, of bytes, with those of the object of its key from its start on: as so many `read_into`,
+        in order, with one look-up of each object. Raises the same.
+        """
 
 
 @runtime_checkable

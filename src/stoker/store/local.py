@@ -113,18 +113,25 @@ class LocalStore:
                 rest = rest[direct_count:]
         _fill(key, path, file.fd, start, rest)
 
-    def read_each(self, key: Key, starts: Sequence[int], buffers: Sequence[memoryview]) -> None:
+    def read_each(self, keys: Sequence[Key], starts: Sequence[int], buffers: Sequence[memoryview]) -> None:
         """Fill each buffer from its start on, through the page cache, one preadv each. Raises NotFound, Truncated."""
-        path = self._place(key)
-        with _reading(key, path):
-            file = self._descriptors.acquire(path)
-            try:
-                fd, preadv = file.fd, os.preadv
-                for start, buffer in zip(starts, buffers, strict=True):
-                    count = preadv(fd, (buffer,), start)
-                    if count != len(buffer):
-                        _fill(key, path, fd, start + count, buffer[count:])
-            finally:
+        files: dict[Key, OpenFile] = {}
+        preadv = os.preadv
+        key = keys[0] if keys else Key("none")
+        try:
+            for key, start, buffer in zip(keys, starts, buffers, strict=True):
+                file = files.get(key)
+                if file is None:
+                    file = files[key] = self._descriptors.acquire(self._place(key))
+                count = preadv(file.fd, (buffer,), start)
+                if count != len(buffer):
+                    _fill(key, self._place(key), file.fd, start + count, buffer[count:])
+        except StokerError:  # some are an OSError too
+            raise
+        except OSError as error:
+            raise _translated(error, key, self._place(key)) from error
+        finally:
+            for file in files.values():
                 self._descriptors.release(file)
 
     def read_cached(

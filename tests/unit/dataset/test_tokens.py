@@ -109,6 +109,7 @@ def test_a_size_that_is_no_whole_number_of_tokens_is_an_error_with_the_numbers(t
     ) as error:
         open_it(tmp_path, 10, "uint32")
     assert "3 too many" in error.value.hint
+    assert error.value.where == str(tmp_path)
     with pytest.raises(FormatError, match="fewer than its header of 2,000"):
         open_it(tmp_path, 10, "uint32", 0, 2000)
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.dataset.describe import Dataset
 from stoker.dataset.layout import choose_block_bytes, make_blocks
 from stoker.dataset.position import Position, Segment
 from stoker.dataset.windows import TokenWindows, WindowBlocks, tell_apart
@@ -73,6 +74,9 @@ def test_without_overlap_and_header_blocks_are_those_of_any_data_set():
         (lambda: TokenWindows(True, "uint16"), "seq_len is True"),
         (lambda: TokenWindows(2.5, "uint16"), "seq_len is 2.5"),
         (lambda: TokenWindows(8, "float32"), "no type of tokens: 'float32'"),
+        (lambda: Dataset("x").tokens(8, np.float32), "no type of tokens: 'float32'"),
+        (lambda: Dataset("x").tokens(8, np.dtype(">u2")), "no type of tokens: '>u2'"),
+        (lambda: Dataset("x").tokens(8, int), "no type of tokens: <class 'int'>"),
         (lambda: TokenWindows(8, "uint16", -1), "overlap is -1"),
         (lambda: TokenWindows(8, "uint16", 9), "overlap is 9, more than the 8"),
         (lambda: TokenWindows(8, "uint16", 1, -4), "header_bytes is -4"),
@@ -90,6 +94,13 @@ def test_a_size_that_cannot_be_is_an_error_with_the_numbers():
         cut.count_tokens("a.bin", 5026)
     with pytest.raises(FormatError, match=r"'a.bin' has 1,000 bytes, fewer than its header of 1,024"):
         cut.count_tokens("a.bin", 1000)
+
+
+@pytest.mark.parametrize("name", ["uint16", "uint32", "int32", "int64"])
+def test_a_type_may_be_given_as_numpy_has_it(name):
+    for dtype in (name, getattr(np, name), np.dtype(name)):
+        assert Dataset("x").tokens(8, dtype).windows == TokenWindows(8, name)
+        assert type(Dataset("x").tokens(8, dtype).windows.dtype) is str
 
 
 def test_a_cut_is_plain_data():

@@ -54,6 +54,13 @@ def test_large_samples_nearby_are_read_by_themselves_straight_into_their_slot():
         assert (chosen.units, chosen.needed_bytes) == (None, 0)
 
 
+def test_rows_that_are_read_together_are_gathered_only_while_they_are_small():
+    for sample_bytes, gathers in ((2048, True), (4096, True), (16_384, False)):
+        blocks = blocks_of(sample_bytes, 20_000, 64 * KIB, 1600)
+        rows = replace(facts(sample_bytes, LOCAL_S), rows=True)
+        assert (choose_units(blocks, readable(blocks), WINDOW, rows).units is not None) == gathers
+
+
 def test_a_far_data_set_that_fits_is_read_in_spans_of_many_blocks():
     chosen = choose_units(LARGE, readable(LARGE), WINDOW, facts(102_400, FAR_S, 512 * MIB))
     assert chosen.units is not None

@@ -184,3 +184,33 @@ def test_without_pillow_the_loader_is_refused(make, load, monkeypatch):
     monkeypatch.setattr(images.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UnsupportedError, match="needs Pillow"):
         load(store)
+
+
+def test_of_several_images_that_end_early_the_first_is_named_whichever_thread_meets_it(make, load):
+    store = make(encoded(picture(i, 40, 40))[:-60] for i in range(8))
+    made = load(store)
+    first = int(made.order.batch(0).samples[0])
+    with pytest.raises(SampleError, match=rf"'s{first:03d}' cannot be decoded"):
+        next(iter(made))
+
+
+def test_pillow_keeps_the_memory_of_images_unless_the_environment_says_otherwise(make, load, monkeypatch):
+    before = Image.core.get_blocks_max()
+    try:
+        Image.core.set_blocks_max(0)
+        monkeypatch.setenv("PILLOW_BLOCKS_MAX", "0")
+        images.keep_memory(4)
+        assert Image.core.get_blocks_max() == 0
+        monkeypatch.delenv("PILLOW_BLOCKS_MAX")
+        store = make(encoded(picture(i, 64, 64)) for i in range(COUNT))
+        reused = Image.core.get_stats()["reused_blocks"]
+        for batch in load(store):
+            assert (batch["png"] == np.stack([picture(row["i"], 64, 64) for row in batch["json"]])).all()
+        assert Image.core.get_stats()["reused_blocks"] > reused
+        kept = Image.core.get_blocks_max()
+        assert kept > 0
+        images.keep_memory(kept - 1)
+        assert Image.core.get_blocks_max() == kept
+    finally:
+        Image.core.set_blocks_max(before)
+        Image.core.clear_cache()

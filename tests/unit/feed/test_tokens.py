@@ -1,6 +1,7 @@
 """Windows of tokens in training: against numpy's own windows, over ranks, resumes, stores and changes."""
 
 import os
+import pickle
 
 import numpy as np
 import pytest
@@ -214,6 +215,37 @@ def test_a_file_that_is_cut_under_a_run_is_an_error(tmp_path, ledger):
         os.truncate(tmp_path / "t0.bin", 100)
         with pytest.raises(Truncated, match=r"'t0.bin' ends at byte 100"):
             list(batches)
+
+
+@pytest.mark.parametrize("feeder", ["inline", "child"])
+def test_windows_that_a_file_lacks_are_bad_samples_however_many_are_read_at_a_time(tmp_path, ledger, feeder):
+    arrays = make_files(tmp_path, [20_000, 4000])
+    expected = windows(arrays, 100, 0)
+    dataset = Dataset(tmp_path).tokens(100, "uint16").on_bad("substitute", budget_ratio=0.5)
+    with open_it(dataset, ledger, 8, feeder=feeder, prefetch_bytes=1 << 14) as loader:
+        batches = iter(loader)
+        seen = [next(batches).sample_keys]
+        os.truncate(tmp_path / "t1.bin", 4000)
+        for batch in batches:
+            assert np.array_equal(batch["tokens"], [expected[key] for key in batch.sample_keys])
+            seen.append(batch.sample_keys)
+        assert loader.stats().substituted_samples > 0
+    assert len(seen) == 240 // 8
+    assert [len(keys) for keys in seen] == [8] * 30
+
+
+@pytest.mark.parametrize("feeder", ["inline", "child"])
+def test_keys_are_named_when_they_are_looked_at_and_stay_what_they_are_when_pickled(tmp_path, ledger, feeder):
+    expected = windows(make_files(tmp_path, [1000, 500]), 10, 0)
+    with open_it(Dataset(tmp_path).tokens(10, "uint16"), ledger, 8, feeder=feeder) as loader:
+        batches = [batch for batch, _ in zip(loader, range(3), strict=False)]
+        places = [batch.key_field.place for batch in batches]
+        samples = [loader.order.batch(step).samples.tolist() for step in range(3)]
+    assert [place.samples.tolist() for place in places] == samples
+    for batch in batches:
+        again = pickle.loads(pickle.dumps(batch))
+        assert again.sample_keys == batch.sample_keys
+        assert np.array_equal(again["tokens"], [expected[key] for key in again.sample_keys])
 
 
 def test_reads_count_windows_however_many_are_read_at_a_time(tmp_path, ledger):

@@ -242,15 +242,19 @@ def test_a_short_read_is_continued(store, monkeypatch):
     assert store.read(KEY) == data
 
 
-def test_several_places_of_an_object_are_read_at_once_as_one_by_one(store):
+def test_several_places_of_objects_are_read_at_once_as_one_by_one(store):
+    other = Key("other")
     store.write(KEY, bytes(range(100)))
-    buffers = [memoryview(bytearray(size)) for size in (10, 0, 3)]
-    store.read_each(KEY, [90, 7, 0], buffers)
-    assert [bytes(buffer) for buffer in buffers] == [bytes(range(90, 100)), b"", bytes(range(3))]
-    with pytest.raises(Truncated, match="ends at byte 100, wanted up to 101"):
-        store.read_each(KEY, [0, 91], [memoryview(bytearray(10)), memoryview(bytearray(10))])
-    with pytest.raises(NotFound):
-        store.read_each(Key("gone"), [0], [memoryview(bytearray(1))])
+    store.write(other, bytes(range(100, 200)))
+    buffers = [memoryview(bytearray(size)) for size in (10, 5, 0, 3)]
+    store.read_each([KEY, other, KEY, KEY], [90, 3, 7, 0], buffers)
+    wanted = (range(90, 100), range(103, 108), range(0), range(3))
+    assert [bytes(buffer) for buffer in buffers] == list(map(bytes, wanted))
+    store.read_each([], [], [])
+    with pytest.raises(Truncated, match="'other' ends at byte 100, wanted up to 101"):
+        store.read_each([KEY, other], [0, 91], [memoryview(bytearray(10)), memoryview(bytearray(10))])
+    with pytest.raises(NotFound, match="'gone'"):
+        store.read_each([KEY, Key("gone")], [0, 0], [memoryview(bytearray(1)), memoryview(bytearray(1))])
 
 
 class PageCache:
