@@ -6,7 +6,6 @@ What can be set is said once, by the fields of the classes below; docs/reference
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -312,6 +311,8 @@ def _check_known(name: str, where: str) -> None:
 
 def _likeness(name: str, known: str) -> float:
     """How alike two dotted names are, or their last parts alone: a key may stand in the wrong section."""
+    import difflib  # noqa: PLC0415  only for an error
+
     last = difflib.SequenceMatcher(None, name.rpartition(".")[2], known.rpartition(".")[2]).ratio()
     return max(last, difflib.SequenceMatcher(None, name, known).ratio())
 
@@ -328,6 +329,8 @@ def _environment_values(environ: Mapping[str, str]) -> Iterator[tuple[str, Any, 
             where = f"{source} ({name})"
             yield name, take(name, RULES[name], from_text(RULES[name].kind, text), where, Path()), source
             continue
+        import difflib  # noqa: PLC0415  only for a variable that nobody knows
+
         nearest = difflib.get_close_matches(variable, [*variables, FILE_VARIABLE], 1, _LIKE_A_TYPO)
         if nearest:
             raise ConfigError(f"unknown variable {variable}", source, f"the nearest known one is {nearest[0]}")

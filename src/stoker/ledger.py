@@ -12,7 +12,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -46,6 +45,7 @@ from stoker.ledger_format import (
     pack_totals,
     parse,
 )
+from stoker.values import StageTimes
 
 __all__ = [
     "Cause",
@@ -68,19 +68,6 @@ __all__ = [
 _READ_TRIES: Final = 1000
 _CAUSES: Final = tuple(Cause)  # to go through an enumeration costs a call for each
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-
-
-@dataclass(frozen=True, slots=True)
-class StageTimes:
-    """When a batch passed each stage (`perf_counter_ns`): its fetch began, was done, decoded, mapped.
-
-    A stage's time includes queueing for it. A batch without a map has `mapped_ns == decoded_ns`.
-    """
-
-    planned_ns: int
-    fetched_ns: int
-    decoded_ns: int
-    mapped_ns: int
 
 
 def split_wait(start_ns: int, stop_ns: int, stages: StageTimes) -> dict[Cause, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from stoker.errors import InternalError, UnknownField
 from stoker.io.buffers import view
-from stoker.ledger import StageTimes
+from stoker.values import StageTimes
 
 BYTES: Final = "|u1"  # the type of a field that is bytes, sample after sample
 OBJECTS: Final = "|O"  # of one whose values are Python objects; they travel in the reply
@@ -196,6 +195,8 @@ def _empty(value: Any) -> Any:
 
 def unknown_field(name: object, names: Iterable[str], where: str) -> UnknownField:
     """The error for a field that is not among `names`, with those that are."""
+    import difflib  # noqa: PLC0415  only for an error
+
     near = difflib.get_close_matches(name, names, n=1) if isinstance(name, str) else []
     guess = f"did you mean {near[0]!r}? " if near else ""
     return UnknownField(f"there is no field {name!r}", where, f"{guess}it has {', '.join(map(repr, names)) or 'none'}")

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from stoker.errors import ChildDied, ClosedError, InternalError, TimedOut
 from stoker.feed.batch import WireBatch
-from stoker.feed.feeder import check_request
 from stoker.feed.options import FeedStats
 from stoker.feed.page import PAGE_WORDS, Word
+from stoker.feed.request import check_request
 from stoker.feed.start import start_child
 from stoker.feed.travel import Hello, State
 from stoker.feed.wire import (
@@ -224,7 +224,7 @@ class ChildFeeder:
         """The child; another one if it has ended."""
         child = self._child
         if child is None and not self._closing:
-            child = start_child()
+            child = start_child(maps=bool(self._hello.functions))
             self._begin(child)
         if self._closing:  # looked at last: close() looks for the child after it has said so
             raise ClosedError("the loader is closed")

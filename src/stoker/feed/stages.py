@@ -7,10 +7,9 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from queue import SimpleQueue
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,16 +22,17 @@ from stoker.feed.decode import AsRows, decode_batch, find_decoder
 from stoker.feed.fetch import FetchPool, Job
 from stoker.feed.gather import NEAR_S, Gathering, Pattern, ReadFacts, choose_units
 from stoker.feed.gatherer import Gatherer
-from stoker.feed.mapper import Samples, map_batch
 from stoker.feed.options import FeedOptions
-from stoker.feed.pictures import decode_pictures
 from stoker.feed.placement import DECODED, Placement, Work
 from stoker.feed.plan import FeedSpec
-from stoker.feed.randomness import Seeding
 from stoker.feed.rows import RowPace
-from stoker.feed.workers import MapPool
 from stoker.io.buffers import view
-from stoker.ledger import StageTimes
+from stoker.values import StageTimes
+
+if TYPE_CHECKING:  # what not every data set needs is loaded where it is used
+    from concurrent.futures import ThreadPoolExecutor
+
+    from stoker.feed.workers import MapPool
 
 _log = logging.getLogger("stoker.feed")
 
@@ -41,6 +41,8 @@ _Stage: TypeAlias = Callable[[Work], SimpleQueue[Work | None] | None]
 
 def _start_image_threads() -> ThreadPoolExecutor:
     """A thread for each processor: what takes time in decoding an image lets go of the interpreter lock."""
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
+
     return ThreadPoolExecutor(len(os.sched_getaffinity(0)), "stoker-image")
 
 
@@ -71,7 +73,7 @@ class Stages:
         self._decodes = not all(decoder is None or isinstance(decoder, AsRows) for decoder in self._decoders)
         self._to_decode: SimpleQueue[Work | None] = SimpleQueue()
         self._to_map: SimpleQueue[Work | None] = SimpleQueue()
-        self.workers = MapPool(spec, options.map_workers or 1, placement, self._mapped) if spec.packed else None
+        self.workers = self._make_workers(options.map_workers or 1) if spec.packed else None
         self._threads: list[threading.Thread] = []
         self._stopped = False
         self._options = options
@@ -82,6 +84,11 @@ class Stages:
         self._gatherer: Gatherer | None = None
         self._knows_all = False
         self._known_objects = np.zeros(len(opened.objects), np.bool_)
+
+    def _make_workers(self, count: int) -> MapPool:
+        from stoker.feed.workers import MapPool  # noqa: PLC0415
+
+        return MapPool(self._spec, count, self._placement, self._mapped)
 
     def load_offsets(self, ordered: OrderedBatch) -> None:
         """Read the offset tables that a batch is the first to need, side by side. For one thread."""
@@ -245,6 +252,8 @@ class Stages:
     def _decode(self, work: Work) -> SimpleQueue[Work | None] | None:
         assert work.memory is not None
         if self._image_threads is not None:
+            from stoker.feed.pictures import decode_pictures  # noqa: PLC0415
+
             slot, raw = self._placement.lend_input(work)
 
             def allocate(nbytes: int) -> NDArray[np.uint8]:
@@ -263,6 +272,9 @@ class Stages:
         return None
 
     def _map(self, work: Work) -> None:
+        from stoker.feed.mapper import Samples, map_batch  # noqa: PLC0415
+        from stoker.feed.randomness import Seeding  # noqa: PLC0415
+
         slot, memory = self._placement.lend_input(work)
         columns = {one.name: read_field(one, memory) for one in work.fields}
         ordered, spec = work.plan.ordered, self._spec

@@ -24,7 +24,6 @@ from stoker.feed.options import FeedOptions
 from stoker.feed.plan import FeedSpec, choose_fields
 from stoker.store.base import Store
 from stoker.store.local import LocalStore
-from stoker.store.open import open_store
 from stoker.values import Layout
 
 _PLACES: Final = frozenset({"source", "index"})  # told as `data` and `tables`: where the trainer found them
@@ -169,7 +168,11 @@ def _open_data(hello: Hello, dataset: Dataset) -> Readable:
 
 def _open_place(name: bytes) -> Store:
     place = os.fsdecode(name)
-    return LocalStore(place) if place.startswith("/") else open_store(place)
+    if place.startswith("/"):
+        return LocalStore(place)
+    from stoker.store.open import open_store  # noqa: PLC0415  not for local files
+
+    return open_store(place)
 
 
 def share(order: Order, layout: Layout, step: int) -> OrderedBatch:

@@ -23,7 +23,7 @@ from stoker import errors
 from stoker.errors import InternalError, SampleError, StokerError
 from stoker.feed.batch import BYTES, OBJECTS, BadSample, Deferred, Field, InReply, InSlot, WireBatch
 from stoker.feed.decode import DECODERS, Rows
-from stoker.ledger import StageTimes
+from stoker.values import StageTimes
 
 NOWHERE: Final = -1  # the offset of a batch that lies in memory of its own
 

@@ -5,26 +5,30 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from stoker.errors import AlreadyExists, ClosedError, ConfigError, NotFound, StokerError, StoreError, Truncated
 from stoker.io import atomic
 from stoker.io.atomic import TEMP_PREFIX, AtomicFile
 from stoker.io.buffers import ReadBuffer, WriteBuffer, view
-from stoker.io.choose import Engine, check_engine
 from stoker.io.os_errors import translate, translating
 from stoker.store.base import StoreLimits
 from stoker.store.descriptors import Descriptors, OpenFile
-from stoker.store.engines import Engines, EngineStats
 from stoker.units import MIB, format_bytes
 from stoker.values import ByteRange, Key, ObjectInfo
 
+if TYPE_CHECKING:  # whose samples are small never loads them
+    from stoker.io.choose import Engine
+    from stoker.store.engines import Engines, EngineStats
+
 IF_ABSENT_MAX_BYTES: Final = 64 * MIB
 OPEN_FILES: Final = 64
+_NEVER_BYTES: Final = 1 << 63
 
 _LIMITS: Final = StoreLimits(if_absent_max_bytes=IF_ABSENT_MAX_BYTES, promotes=True, latency_s=100e-6)
 
@@ -46,15 +50,18 @@ class LocalStore:
         self.root = Path(os.path.realpath(Path(root)))
         self._base = f"{self.root}/" if self.root.name else "/"
         self._descriptors = Descriptors(OPEN_FILES)
-        self._engines = Engines(check_engine(engine))
-        self._direct_least = self._engines.least_bytes
+        self._engine = engine
+        self._one_choice = threading.Lock()
+        self._choices: Engines | None = None
+        self._direct_least = _NEVER_BYTES if engine == "buffered" else self._engines().least_bytes
         self._closed = False
         with translating("cannot use the directory", self.root):
             if self.root.exists() and not self.root.is_dir():
                 raise StoreError("a file, where a folder is needed", str(self.root), "give the folder it lies in")
             if create:
                 atomic.make_dirs(self.root)
-            self._engines.check(self.root)
+            if engine != "buffered":
+                self._engines().check(self.root)
 
     @property
     def url(self) -> str:
@@ -106,7 +113,7 @@ class LocalStore:
         if not rest and start > (size := os.fstat(file.fd).st_size):
             raise _truncated(key, path, start, size)
         if len(rest) >= self._direct_least:
-            direct_count = self._engines.read(file, path, start, rest)
+            direct_count = self._engines().read(file, path, start, rest)
             if direct_count is not None:
                 start += direct_count
                 rest = rest[direct_count:]
@@ -159,7 +166,7 @@ class LocalStore:
 
     def writer(self, key: Key, *, size_bytes: int = 0) -> LocalWriter:  # noqa: ARG002  there are no parts
         """Write a large object piece by piece."""
-        return LocalWriter(Key(key), self._locate(key), self._engines)
+        return LocalWriter(Key(key), self._locate(key), self._engines())
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Objects whose key begins with `prefix`; only the directories that can hold some are walked."""
@@ -217,7 +224,16 @@ class LocalStore:
 
     def stats(self) -> EngineStats:
         """How large reads and writes went, directly or through the page cache, and why."""
-        return self._engines.stats()
+        return self._engines().stats()
+
+    def _engines(self) -> Engines:
+        from stoker.io.choose import check_engine  # noqa: PLC0415  4 ms that no reader of small samples needs to spend
+        from stoker.store.engines import Engines  # noqa: PLC0415
+
+        with self._one_choice:
+            if self._choices is None:
+                self._choices = Engines(check_engine(self._engine))
+            return self._choices
 
     def close(self) -> None:
         """Close the kept descriptors. Idempotent."""
