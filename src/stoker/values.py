@@ -7,7 +7,7 @@ import operator
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from stoker.errors import ConfigError, LayoutError
 
@@ -77,8 +77,7 @@ class ObjectInfo:
     version: str
 
 
-@dataclass(frozen=True, slots=True)
-class StageTimes:
+class StageTimes(NamedTuple):
     """When a batch passed each stage (`perf_counter_ns`): its fetch began, was done, decoded, mapped.
 
     A stage's time includes queueing for it. A batch without a map has `mapped_ns == decoded_ns`.
