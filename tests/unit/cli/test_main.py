@@ -17,5 +17,5 @@ def test_help_loads_what_lists_the_verbs_and_nothing_that_does_them():
     assert "verify" in said
     assert "stoker.cli.verify" in loaded
     rooms = {name.split(".")[1] for name in loaded if name.startswith("stoker.")}
-    assert rooms & {"dataset", "store", "tier", "feed", "run", "doctor", "checkpoint", "meter", "demo", "ledger"} == set()
+    assert rooms & {"dataset", "store", "tier", "feed", "run", "doctor", "checkpoint", "meter", "demo"} == set()
     assert loaded & {"rich.progress", "rich.console", "numpy", "pyarrow", "obstore", "torch"} == set()
