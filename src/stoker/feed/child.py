@@ -108,7 +108,11 @@ class ChildFeeder:
         self._since_death_count = 0
         self._peak_bytes = 0
         self._child: Child | None = None
-        self._begin(child)
+        try:
+            self._begin(child)
+        except BaseException:  # Ctrl-C, and then there is no feeder to close it
+            os.close(self._page_fd)
+            raise
 
     def request(self, step: int) -> WireBatch:
         """As `Feeder.request`; ChildDied if the child ended once too often."""
