@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from stoker.config_file import FILE_VARIABLE, find_file
 from stoker.config_values import EXPECTED, Kind, Rule, from_text, shown, take, user_path
@@ -185,8 +185,7 @@ class Config:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """One value: its dotted name, where it came from, and what it may be."""
 
     name: str

@@ -6,9 +6,9 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, NamedTuple, get_type_hints
 
 import msgspec
 
@@ -102,8 +102,7 @@ def _absolute(source: object) -> str:
     return place if "://" in place else os.path.abspath(place)  # noqa: PTH100  links stay
 
 
-@dataclass(frozen=True, slots=True)
-class Fed:
+class Fed(NamedTuple):
     """What a feeder works with."""
 
     opened: Readable
