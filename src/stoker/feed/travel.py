@@ -116,6 +116,9 @@ def unpack_hello(hello: Hello) -> Fed:
     """Open what is described. Raises SourceChanged if it is not what the trainer opened, ConfigError for a function
     that cannot be loaded here, and what `open_dataset` raises.
     """
+    if hello.functions and not hello.map_workers:  # now: where the trainer looks may lie a random.py of the user
+        import stoker.feed.mapper  # noqa: PLC0415
+        import stoker.feed.randomness  # noqa: F401, PLC0415
     sys.path[:] = map(os.fsdecode, hello.paths)
     hints = get_type_hints(Dataset)
     plain = {name: msgspec.convert(value, hints[name]) for name, value in hello.dataset.items()}

@@ -118,6 +118,14 @@ def test_an_interpreter_that_was_told_where_not_to_look_tells_the_feeder_and_its
     assert output([sys.executable, *told, "-c", text], env=environ) == "child\n"
 
 
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_a_file_of_the_user_with_the_name_of_a_module_is_not_taken_for_it(script, tmp_path, workers):
+    (tmp_path / "random.py").write_text("raise SystemExit('a file of the user')")
+    (tmp_path / "train.py").write_text(script)
+    environ = {**os.environ, "STOKER_FEED_MAP_WORKERS": workers}
+    assert output([sys.executable, tmp_path / "train.py"], env=environ) == "66 child\n"
+
+
 def test_without_a_stderr(script):
     closed = f"import os\nos.close(2)\n{script}"
     assert output([sys.executable, "-c", closed]) == "66 child\n"
