@@ -6,12 +6,11 @@ What can be set is said once, by the fields of the classes below; docs/reference
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from stoker.config_file import FILE_VARIABLE, find_file
 from stoker.config_values import EXPECTED, Kind, Rule, from_text, shown, take, user_path
@@ -186,8 +185,7 @@ class Config:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """One value: its dotted name, where it came from, and what it may be."""
 
     name: str
@@ -312,6 +310,8 @@ def _check_known(name: str, where: str) -> None:
 
 def _likeness(name: str, known: str) -> float:
     """How alike two dotted names are, or their last parts alone: a key may stand in the wrong section."""
+    import difflib  # noqa: PLC0415  only for an error
+
     last = difflib.SequenceMatcher(None, name.rpartition(".")[2], known.rpartition(".")[2]).ratio()
     return max(last, difflib.SequenceMatcher(None, name, known).ratio())
 
@@ -328,6 +328,8 @@ def _environment_values(environ: Mapping[str, str]) -> Iterator[tuple[str, Any, 
             where = f"{source} ({name})"
             yield name, take(name, RULES[name], from_text(RULES[name].kind, text), where, Path()), source
             continue
+        import difflib  # noqa: PLC0415  only for a variable that nobody knows
+
         nearest = difflib.get_close_matches(variable, [*variables, FILE_VARIABLE], 1, _LIKE_A_TYPO)
         if nearest:
             raise ConfigError(f"unknown variable {variable}", source, f"the nearest known one is {nearest[0]}")

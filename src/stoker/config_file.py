@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import stat
 from collections.abc import Mapping
@@ -19,7 +18,6 @@ MAX_FILE_BYTES: Final = MIB
 
 _OPEN_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
-_log = logging.getLogger("stoker.config")
 _warned: set[str] = set()
 
 
@@ -42,7 +40,11 @@ def find_file(environ: Mapping[str, str], directory: Path, uid: int) -> tuple[Pa
             return path, text
         if problem and str(path) not in _warned:
             _warned.add(str(path))
-            _log.warning("%s is not read: %s; repair it, or name another file in %s", path, problem, FILE_VARIABLE)
+            import logging  # noqa: PLC0415  3 ms that only who is warned waits for
+
+            logging.getLogger("stoker.config").warning(
+                "%s is not read: %s; repair it, or name another file in %s", path, problem, FILE_VARIABLE
+            )
     return None
 
 

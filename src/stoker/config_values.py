@@ -6,9 +6,8 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from stoker.errors import ConfigError
 from stoker.units import format_bytes, format_seconds, parse_bytes, parse_seconds
@@ -29,8 +28,7 @@ EXPECTED: Final[Mapping[Kind, str]] = {
 _FLAGS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """What a key may hold: its kind, the least value or the choices, its variable in the environment, its meaning."""
 
     kind: Kind

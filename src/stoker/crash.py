@@ -13,12 +13,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One thing that happened: a `point` passed, or a `durable` operation done."""
 
     kind: Literal["point", "durable"]

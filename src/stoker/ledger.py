@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 from stoker.errors import (
     AccessDenied,
@@ -45,6 +45,7 @@ from stoker.ledger_format import (
     pack_totals,
     parse,
 )
+from stoker.values import StageTimes
 
 __all__ = [
     "Cause",
@@ -67,18 +68,6 @@ __all__ = [
 _READ_TRIES: Final = 1000
 _CAUSES: Final = tuple(Cause)  # to go through an enumeration costs a call for each
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-
-
-class StageTimes(NamedTuple):
-    """When a batch passed each stage (`perf_counter_ns`): its fetch began, was done, decoded, mapped.
-
-    A stage's time includes queueing for it. A batch without a map has `mapped_ns == decoded_ns`.
-    """
-
-    planned_ns: int
-    fetched_ns: int
-    decoded_ns: int
-    mapped_ns: int
 
 
 def split_wait(start_ns: int, stop_ns: int, stages: StageTimes) -> dict[Cause, int]:

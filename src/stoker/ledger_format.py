@@ -17,9 +17,9 @@ import json
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from stoker.errors import ConfigError, FormatError, NewerFormat
 from stoker.values import canonical_json
@@ -83,8 +83,7 @@ class Counter(StrEnum):
     MASKED_SAMPLES = "masked_samples"
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerIdentity:
+class LedgerIdentity(NamedTuple):
     """Whose account it is: one rank of `world` in one generation of a run, on `host`."""
 
     run: str
@@ -94,8 +93,7 @@ class LedgerIdentity:
     host: str
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerStart:
+class LedgerStart(NamedTuple):
     """The process that wrote it, and when it began: seconds since 1970, and the same moment by `perf_counter_ns`.
 
     Times in a ledger are `perf_counter_ns` of that host; `wall_s + (t - perf_ns) / 1e9` makes dates of them.
@@ -107,8 +105,7 @@ class LedgerStart:
     perf_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class StepRecord:
+class StepRecord(NamedTuple):
     """One batch delivered. It was asked for at `entered_ns` and handed over at `left_ns`.
 
     `compute_before_ns` is what the loop did with the batch before this one, without time blocked in a save, which
@@ -131,8 +128,7 @@ class StepRecord:
         return self.left_ns - self.entered_ns
 
 
-@dataclass(frozen=True, slots=True)
-class SaveRecord:
+class SaveRecord(NamedTuple):
     """One save: training stood still for `blocked_ns` while `staged_bytes` were copied; it went on at `at_ns`."""
 
     sequence: int
@@ -173,8 +169,7 @@ class Totals:
         return sum(self.waits_ns.values())
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerSnapshot:
+class LedgerSnapshot(NamedTuple):
     """A ledger at one moment. `steps` and `saves` are the last ones, oldest first, and never beyond the totals."""
 
     identity: LedgerIdentity
@@ -226,7 +221,7 @@ def ledger_name(rank: int, generation: int) -> str:
 
 def pack_header(identity: LedgerIdentity, start: LedgerStart) -> bytes:
     """The first bytes of a ledger. Raises ConfigError if the identity is too long."""
-    text = canonical_json({**asdict(identity), **asdict(start)})
+    text = canonical_json({**identity._asdict(), **start._asdict()})
     if len(text) > IDENTITY_MAX_BYTES:
         raise ConfigError(f"a ledger's identity takes {len(text)} bytes, {IDENTITY_MAX_BYTES} fit: {identity.run!r}")
     return _HEADER.pack(MAGIC, FORMAT, len(text), LEDGER_BYTES, zlib.crc32(text), 0) + text

@@ -164,11 +164,11 @@ class Run:
         from stoker.feed.start import start_feeder
 
         start = start_feeder(dataset, self.config.feed.feeder)  # it loads while this process does
-        from stoker.dataset.attach import IndexCache
-        from stoker.feed.open import OrderWish, open_loader
-        from stoker.feed.options import FeedOptions
-
         try:
+            from stoker.dataset.attach import IndexCache
+            from stoker.feed.open import OrderWish, open_loader
+            from stoker.feed.options import FeedOptions
+
             options = FeedOptions.of(self.config.feed, epochs, prefetch_bytes)
         except BaseException:
             start.give_up()

@@ -12,8 +12,8 @@ MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 TIB: Final = 1024 * GIB
 
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?\s*\Z")
-_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min|h)\Z")
+_SIZE = r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?\s*\Z"  # compiled when it is first needed
+_DURATION = r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min|h)\Z"
 _SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _MINUTE_S = 60
@@ -27,7 +27,7 @@ def parse_bytes(text: str | int) -> int:
     """
     if not isinstance(text, str):
         return text
-    match = _SIZE.match(text)
+    match = re.match(_SIZE, text)
     if match is None or (match[3] and not match[2]):
         raise ConfigError(f"not a size: {text!r}", hint="write it as 512, 64KiB, 64MiB, 1.5GiB or 10GB")
     number, unit, binary = match.groups()
@@ -36,7 +36,7 @@ def parse_bytes(text: str | int) -> int:
 
 def parse_seconds(text: str) -> float:
     """Seconds of a duration such as 500ms, 30s, 5min or 1h. Raises ConfigError for anything else."""
-    match = _DURATION.match(text)
+    match = re.match(_DURATION, text)
     if match is None:
         raise ConfigError(f"not a duration: {text!r}", hint="write it as 500ms, 30s, 5min or 1h")
     return float(match[1]) * _SECONDS[match[2]]

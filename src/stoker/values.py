@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import operator
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from stoker.errors import ConfigError, LayoutError
 
@@ -78,6 +77,18 @@ class ObjectInfo:
     version: str
 
 
+class StageTimes(NamedTuple):
+    """When a batch passed each stage (`perf_counter_ns`): its fetch began, was done, decoded, mapped.
+
+    A stage's time includes queueing for it. A batch without a map has `mapped_ns == decoded_ns`.
+    """
+
+    planned_ns: int
+    fetched_ns: int
+    decoded_ns: int
+    mapped_ns: int
+
+
 def canonical_json(value: Any) -> bytes:
     """The one JSON text of a value: keys sorted, no white space, UTF-8, no NaN. Digests are taken of it."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
@@ -85,6 +96,8 @@ def canonical_json(value: Any) -> bytes:
 
 def json_digest(value: Any) -> str:
     """sha256, in hex, of the canonical JSON of a value."""
+    import hashlib  # noqa: PLC0415  2 ms that a trainer need not wait for before it starts its feeder
+
     return hashlib.sha256(canonical_json(value)).hexdigest()
 
 

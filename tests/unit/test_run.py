@@ -19,6 +19,7 @@ from stoker.errors import (
     Fenced,
     LayoutError,
     RunBusy,
+    StokerError,
     UnsupportedError,
 )
 from stoker.store.local import LocalStore
@@ -263,6 +264,57 @@ def test_options_that_are_refused_leave_no_feeder_behind(tmp_path, data, monkeyp
             with pytest.raises(EOFError):
                 started[-1].channel.receive(0)
     assert len(started) == 3
+
+
+@pytest.fixture
+def children(monkeypatch):
+    """Those that were started, in order."""
+    from stoker.feed import start as start_module
+
+    started = []
+    start_child = start_module.start_child
+    monkeypatch.setattr(start_module, "start_child", lambda: started.append(start_child()) or started[-1])
+    return started
+
+
+def open_files():
+    """What the open files of this process are, in order."""
+    found = []
+    for fd in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # what lists them
+            found.append(str(fd.readlink()))
+    return sorted(found)
+
+
+def interrupt(*arguments, **options):
+    raise KeyboardInterrupt
+
+
+def test_an_open_that_fails_or_is_interrupted_leaves_no_process_and_no_descriptor(
+    tmp_path, data, monkeypatch, children, until, capfd
+):
+    shutil.copytree(data, tmp_path / "damaged")
+    (tmp_path / "damaged" / "objects.arrow").write_bytes(b"no table")
+    (tmp_path / "empty").mkdir()
+    places = [tmp_path / "none", tmp_path / "empty", tmp_path / "damaged", stoker.Dataset(data).fields("no-such")]
+    with stoker.open(nvme=tmp_path / "n") as run:
+        run.loader(data, global_batch_size=8).close()
+        gc.collect()
+        before = open_files()
+        for place in places:
+            with pytest.raises(StokerError):
+                run.loader(place, global_batch_size=8)
+        for step in ("open._fix_order", "options.FeedOptions.of", "loader.pack_hello", "child.ChildFeeder._begin"):
+            with monkeypatch.context() as patch:
+                patch.setattr(f"stoker.feed.{step}", interrupt)
+                with pytest.raises(KeyboardInterrupt):
+                    run.loader(data, global_batch_size=8)
+        gc.collect()
+        assert len(children) == 9
+        until(lambda: all(child._process.poll() is not None for child in children))
+        assert open_files() == before
+    assert not any(Path(f"/proc/{child.pid}").exists() for child in children)
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.alone

@@ -14,7 +14,6 @@ import typer
 
 from stoker.config_values import user_path
 from stoker.errors import ConfigError, UnsupportedError
-from stoker.io.atomic import make_dirs
 from stoker.io.os_errors import translating
 from stoker.units import format_bytes, format_count, format_seconds
 
@@ -38,6 +37,7 @@ def demo(
     does not hold.
     """
     from stoker.demo.prove import demonstrate
+    from stoker.io.atomic import make_dirs
 
     if find_spec("torch") is None:
         raise UnsupportedError(

@@ -8,8 +8,6 @@ from contextlib import ExitStack, closing
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from stoker.units import format_bytes, format_count, format_seconds
 
@@ -34,6 +32,9 @@ def index(
     They are read, never changed or copied. Of tars only the headers are read. Without --checksums objects are held to
     their size and version.
     """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
     from stoker.dataset.index import IndexOptions
     from stoker.dataset.index import index as write_index
     from stoker.dataset.select import parse_address

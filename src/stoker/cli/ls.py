@@ -15,12 +15,11 @@ import typer
 from stoker.config_values import user_path
 from stoker.errors import ConfigError, NotFound
 from stoker.io.os_errors import translating
-from stoker.tier.holdings import Holdings, holdings
-from stoker.tier.node import NodeDirectory, default_nvme
 from stoker.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from stoker.dataset.open import OpenDataset
+    from stoker.tier.holdings import Holdings
 
 SHOWN_SAMPLES: Final = 100  # to a person; a program that asks for JSON gets all
 _CHUNK: Final = 4096
@@ -97,6 +96,9 @@ def find_tiers(nvme: Path | None, shared: Path | None) -> dict[str, Holdings]:
 
     Raises NotFound for a directory that was named and is not there.
     """
+    from stoker.tier.holdings import holdings
+    from stoker.tier.node import NodeDirectory, default_nvme
+
     places = {"nvme": nvme or default_nvme(os.environ, os.geteuid()), "shared": shared}
     found = {}
     for name, named in places.items():

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from stoker.errors import ConfigError
 from stoker.units import format_bytes, format_count, format_rate, format_seconds, parse_bytes
@@ -66,6 +64,16 @@ def pack(
 @contextmanager
 def _progress() -> Iterator[TellProgress]:
     """A progress bar on stderr, if that is a terminal; gone when the work is done."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
     columns = TextColumn("packing"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn()
     with Progress(
         *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()

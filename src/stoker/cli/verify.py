@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from stoker.errors import IntegrityError, NotFound
 from stoker.units import format_bytes, format_count
@@ -103,6 +101,9 @@ def _holds(store: Store, name: str) -> bool:
 @contextmanager
 def _progress() -> Iterator[Tell]:
     """A progress bar on stderr, if that is a terminal; gone when the work is done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
     columns = TextColumn("verifying"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("verifying", total=None)

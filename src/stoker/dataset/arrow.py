@@ -7,8 +7,7 @@ Message.fbs and Schema.fbs. Every number is held against the bytes that are ther
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 MAGIC: Final = b"ARROW1\0\0"
 
@@ -19,8 +18,7 @@ _INT, _LARGE_UTF8 = 2, 20  # Type
 _TYPE_NAMES: Final = {1: "null", 3: "float", 4: "binary", 5: "string", 6: "bool", 12: "list", 13: "struct"}
 
 
-@dataclass(frozen=True, slots=True)
-class ArrowColumn:
+class ArrowColumn(NamedTuple):
     """A column of a record batch: `type` as Arrow names it, and the buffers of its values (offsets first, if any)."""
 
     name: str

@@ -7,6 +7,7 @@ docs/reference/order.md is the rule in words. Positions here count over all lane
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +36,7 @@ class Lanes:
         return self.cuts.size - 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class EpochPieces:
+class EpochPieces(NamedTuple):
     """The pieces of every lane in the order of one epoch. 16 bytes a piece.
 
     `first` int64[m]: the first sample of a piece; `prefix` int64[m+1]: samples before it, over all lanes.

@@ -13,7 +13,6 @@ from msgspec import Meta
 from stoker.dataset.layout import BLOCK_MAX_BYTES, BLOCK_MIN_BYTES
 from stoker.errors import DatasetError, DigestMismatch, FormatError, NewerFormat, NotFound
 from stoker.store.base import Store
-from stoker.tier.holdings import RUN_NAME
 from stoker.units import format_count
 from stoker.values import ByteRange, Key, canonical_json
 
@@ -171,6 +170,8 @@ def _not_a_dataset(store: Store) -> DatasetError:
     if holds(store, PACK_KEY):
         hint = "run what was writing it again: a stoker pack goes on where it stopped"
         return DatasetError("not a data set yet: it was not written to its end", store.url, hint)
+    from stoker.tier.holdings import RUN_NAME  # noqa: PLC0415  only for an error
+
     check_there(store)
     if holds(store, Key(RUN_NAME)):
         hint = "stoker verify URL checks its checkpoints, stoker report RUN says what it waited for"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -27,8 +26,7 @@ class Place(NamedTuple):
     crc32c: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FieldColumns:
+class FieldColumns(NamedTuple):
     """One field of the samples of an object: offset -1, size 0, crc32c 0 where a sample lacks it.
 
     `crc32c` is None in objects that were only indexed: no byte of them was read then.

@@ -9,19 +9,21 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.dataset.position import Position, Segment, is_digest
-from stoker.dataset.recipe import ORDER_VERSION, Recipe, Shuffle, check_blocks, plan_lanes, plan_recipe
+from stoker.dataset.recipe import ORDER_VERSION, Recipe, Shuffle, check_blocks, is_digest, plan_lanes, plan_recipe
 from stoker.dataset.splitmix import Hasher
 from stoker.dataset.walk import ExactWalk, Walk, WindowWalk
 from stoker.errors import ConfigError, EmptyDataset, LayoutError
 from stoker.values import whole_number
 
-__all__ = ["ORDER_VERSION", "Order", "OrderedBatch", "Position", "Recipe", "Segment", "Shuffle", "plan_recipe"]
+if TYPE_CHECKING:  # who feeds has no position
+    from stoker.dataset.position import Position
+
+__all__ = ["ORDER_VERSION", "Order", "OrderedBatch", "Recipe", "Shuffle", "plan_recipe"]
 
 # Slices of batches that can be asked for again at no cost: readers a few steps apart share one order without undoing
 # each other's work. 2 MiB, and at least the last one.
@@ -127,6 +129,8 @@ class Order:
 
         Raises ConfigError for anything but a whole number of -1 or more.
         """
+        from stoker.dataset.position import Position, Segment  # noqa: PLC0415  who feeds has none
+
         done = whole_number(after)
         if done is None or done < -1:
             raise ConfigError(f"position after step {after!r}", hint="give the last step done, or -1 before the first")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +19,7 @@ NO_CHECKSUM: Final = -1
 ROWS_MAX_BYTES: Final = 128 * MIB  # 5 million samples of one field; beyond it, tables are asked object by object
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Extents:
+class Extents(NamedTuple):
     """Where fields of samples lie: n samples in the order asked for, f fields in the order asked for.
 
     Attributes:

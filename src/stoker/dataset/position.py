@@ -9,13 +9,12 @@ from itertools import pairwise
 from reprlib import repr as brief
 from typing import Any, Final, Protocol, Self
 
-from stoker.dataset.recipe import ORDER_VERSION, Recipe
+from stoker.dataset.recipe import ORDER_VERSION, Recipe, is_digest
 from stoker.dataset.windows import tell_apart
 from stoker.errors import ConfigError, FormatError, NewerFormat
 from stoker.values import json_digest
 
 POSITION_FORMAT: Final = 1
-DIGEST_MAX_CHARACTERS: Final = 128
 
 _STEP_MAX: Final = 2**63 - 1
 
@@ -177,8 +176,3 @@ def _digest(value: Mapping[str, Any], name: str) -> str:
     if not isinstance(digest, str) or not is_digest(digest):
         raise FormatError(f"not a position: {name!r} is {brief(digest)}, not a digest")
     return digest
-
-
-def is_digest(text: str) -> bool:
-    """Whether `text` can stand in a position: 1 to 128 visible ASCII characters."""
-    return 0 < len(text) <= DIGEST_MAX_CHARACTERS and text.isascii() and text.isprintable() and " " not in text

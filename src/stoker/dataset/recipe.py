@@ -13,6 +13,7 @@ from stoker.units import GIB
 from stoker.values import json_digest, whole_number
 
 ORDER_VERSION: Final = 1
+DIGEST_MAX_CHARACTERS: Final = 128
 
 Shuffle: TypeAlias = Literal["window", "exact", False]
 """window: hash-ordered blocks and a sliding window in lanes. exact: uniform over the epoch. False: manifest order."""
@@ -116,3 +117,8 @@ def _whole(name: str, value: Any) -> int:
     if number is None:
         raise ConfigError(f"{name} is {value!r}", hint="give a whole number")
     return number
+
+
+def is_digest(text: str) -> bool:
+    """Whether `text` can stand in a position: 1 to 128 visible ASCII characters."""
+    return 0 < len(text) <= DIGEST_MAX_CHARACTERS and text.isascii() and text.isprintable() and " " not in text

@@ -7,8 +7,7 @@ was asked for. It never changes what a step holds, only what finding it costs. W
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,8 +61,7 @@ class ExactWalk:
         return batches[:, start:stop].astype(np.int64)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Stretch:
+class _Stretch(NamedTuple):
     """Samples at positions [start, start + len(samples)) of a lane in an epoch."""
 
     epoch: int

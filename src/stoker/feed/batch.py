@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from stoker.errors import ConfigError, InternalError, UnknownField
 from stoker.io.buffers import view
-from stoker.ledger import StageTimes
+from stoker.values import StageTimes
 
 if TYPE_CHECKING:
     from stoker.dataset.readable import Namer  # which loads more than processes that only map need
@@ -244,6 +243,8 @@ def _empty(value: Any) -> Any:
 
 def unknown_field(name: object, names: Iterable[str], where: str) -> UnknownField:
     """The error for a field that is not among `names`, with those that are."""
+    import difflib  # noqa: PLC0415  only for an error
+
     near = difflib.get_close_matches(name, names, n=1) if isinstance(name, str) else []
     guess = f"did you mean {near[0]!r}? " if near else ""
     return UnknownField(f"there is no field {name!r}", where, f"{guess}it has {', '.join(map(repr, names)) or 'none'}")

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from stoker.dataset.readable import Namer
 from stoker.errors import ChildDied, ClosedError, InternalError, TimedOut
 from stoker.feed.batch import WireBatch
-from stoker.feed.feeder import check_request
 from stoker.feed.loans import Loan, Loans
 from stoker.feed.options import FeedStats
 from stoker.feed.page import PAGE_WORDS, Word
+from stoker.feed.request import check_request
 from stoker.feed.start import start_child
 from stoker.feed.travel import Hello, State
 from stoker.feed.wire import (
@@ -88,7 +88,11 @@ class ChildFeeder:
         self._since_death_count = 0
         self._peak_bytes = 0
         self._child: Child | None = None
-        self._begin(child)
+        try:
+            self._begin(child)
+        except BaseException:  # Ctrl-C, and then there is no feeder to close it
+            os.close(self._page_fd)
+            raise
 
     def request(self, step: int) -> WireBatch:
         """As `Feeder.request`; ChildDied if the child ended once too often."""
@@ -234,7 +238,7 @@ class ChildFeeder:
         """The child; another one if it has ended."""
         child = self._child
         if child is None and not self._closing:
-            child = start_child()
+            child = start_child(maps=bool(self._hello.functions))
             self._begin(child)
         if self._closing:  # looked at last: close() looks for the child after it has said so
             raise ClosedError("the loader is closed")

@@ -11,9 +11,10 @@ from typing import Any, Protocol
 import msgspec
 
 from stoker.feed.batch import BadSample, Batch, WireBatch
-from stoker.feed.feeder import Feeder
+from stoker.feed.request import Feeder
 from stoker.io.memory import MapWatcher
-from stoker.ledger import Counter, StageTimes
+from stoker.ledger import Counter
+from stoker.values import StageTimes
 
 
 class Delivery(MapWatcher, Protocol):

@@ -1,9 +1,4 @@
-"""The feeder: makes the batches of a rank, ahead of their use.
-
-It serves a small protocol: `request(step)` is answered with a WireBatch whose values lie in a slot of the arena, which
-returns when the last view of it dies; `close()` ends it. Any step may be asked for at any time; the feeder reads ahead
-of the last one asked for. Here it works in threads of this process; feed/child.py has it in one of its own.
-"""
+"""The feeder in threads of this process; feed/child.py has it in one of its own, and then nothing of this is loaded."""
 
 from __future__ import annotations
 
@@ -13,63 +8,22 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from stoker.dataset.order import OrderedBatch
 from stoker.dataset.readable import Readable
-from stoker.errors import ConfigError, UnsupportedError
 from stoker.feed.batch import WireBatch
 from stoker.feed.gather import Pattern
 from stoker.feed.options import FeedOptions, FeedStats
 from stoker.feed.plan import FeedSpec
 from stoker.feed.produce import CLOSE_S, Producer
+from stoker.feed.request import check_request
 from stoker.io.memory import MapWatcher
 from stoker.ledger import Counter
 
 _EXIT_S: Final = 0.5  # how long a process that ends without close() waits for reads that have begun
 
 _started: weakref.WeakSet[InlineFeeder] = weakref.WeakSet()  # whose threads may be running
-
-
-class Feeder(Protocol):
-    """What a loader asks for its batches."""
-
-    def request(self, step: int) -> WireBatch:
-        """The batch of `step`; waits until it is made. Its memory is the caller's from then on.
-
-        May be interrupted anywhere, as by Ctrl-C: the batch is then delivered to the next request for it, or given up.
-        Raises what made the batch fail, as itself: NotFound, Truncated, DigestMismatch, SampleError and others; a
-        second request tries anew. TimedOut after `deadline_s`, ClosedError, UnsupportedError in a forked process.
-        """
-
-    def is_ready(self, step: int) -> bool:
-        """Whether `request(step)` would return a batch at once."""
-
-    def watch(self, watcher: MapWatcher) -> None:
-        """Tell `watcher` where the memory of batches is mapped, now and whenever that changes."""
-
-    def stats(self) -> FeedStats:
-        """What it has done, and what it holds now."""
-
-    def count(self) -> dict[Counter, int]:
-        """What the ledger keeps of `stats`, at next to no cost."""
-
-    def abandon(self) -> None:
-        """Stop soon, without waiting. Takes no lock: a garbage collection may call it anywhere."""
-
-    def close(self) -> None:
-        """End all threads and processes and give the memory back, but for what is lent. Idempotent."""
-
-
-def check_request(step: int, step_count: int, pid: int) -> None:
-    """Raise UnsupportedError in another process than `pid`, which made the feeder; ConfigError for no step of it."""
-    if os.getpid() != pid:
-        raise UnsupportedError(
-            f"this loader belongs to process {pid} and cannot be used in its fork {os.getpid()}",
-            hint="make the loader in the process that uses it; with a DataLoader use num_workers=0",
-        )
-    if not 0 <= step < step_count:
-        raise ConfigError(f"there is no step {step}", hint=f"steps count from 0 to {step_count - 1}")
 
 
 class InlineFeeder(Producer):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from stoker.errors import ConfigError
-from stoker.feed.mapper import Mapper
+
+if TYPE_CHECKING:
+    from stoker.feed.mapper import Mapper
 
 
 def pack_functions(mappers: Sequence[Mapper]) -> list[bytes]:

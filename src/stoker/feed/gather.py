@@ -8,7 +8,7 @@ reads lanes, times the window (docs/reference/order.md).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,8 +50,7 @@ class Pattern:
     rank_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadFacts:
+class ReadFacts(NamedTuple):
     """What the choice depends on besides the blocks.
 
     Attributes:
@@ -93,8 +92,7 @@ class Units:
     frame_bytes: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Gathering:
+class Gathering(NamedTuple):
     """What was chosen: `frame_count` units at a time of `units`; None: each sample by itself.
 
     `needed_bytes` is the memory for the units that would have been gathered, had there been as much; 0 if gathering

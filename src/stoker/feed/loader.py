@@ -10,27 +10,28 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from stoker.dataset.describe import Dataset
-from stoker.dataset.order import Order, Position
+from stoker.dataset.order import Order
 from stoker.dataset.readable import Readable
 from stoker.errors import ClosedError, ConfigError, DatasetError, naming
 from stoker.feed.bad import BadBudget
 from stoker.feed.batch import Batch
 from stoker.feed.child import ChildFeeder
 from stoker.feed.deliver import Delivery, Handover
-from stoker.feed.feeder import Feeder, InlineFeeder
-from stoker.feed.functions import pack_functions
-from stoker.feed.gather import pattern_of
 from stoker.feed.headspace import Headspace, kept_steps
 from stoker.feed.images import check_pillow
 from stoker.feed.options import FeedOptions, FeedStats
 from stoker.feed.plan import check_fits, choose_fields
+from stoker.feed.request import Feeder
 from stoker.feed.start import Start
 from stoker.feed.travel import pack_hello, share
 from stoker.ledger import Counter, Ledger, split_wait
 from stoker.values import Layout
+
+if TYPE_CHECKING:
+    from stoker.dataset.position import Position
 
 __all__ = ["FeedOptions", "FeedStats", "Loader"]
 
@@ -113,6 +114,10 @@ class Loader:
             hello = pack_hello(dataset, opened, order, layout, options, self._step_count)
             self._feeder = ChildFeeder(start.child, hello, ends, opened.namer)
         else:
+            from stoker.feed.feeder import InlineFeeder  # noqa: PLC0415  10 ms that only threads here need
+            from stoker.feed.functions import pack_functions  # noqa: PLC0415
+            from stoker.feed.gather import pattern_of  # noqa: PLC0415
+
             pattern = pattern_of(order, layout)
             if spec.mappers and options.count_map_workers(in_child=False):
                 packed = tuple(pack_functions(dataset.mappers))

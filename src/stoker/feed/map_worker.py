@@ -36,7 +36,7 @@ from stoker.feed.mapper import Mapper, Results, Samples, map_rest, plan_columns
 from stoker.feed.randomness import Seeding
 from stoker.feed.wire import NOWHERE, MadeField, Said, encode, hear_field, spell, tell_error, tell_values
 from stoker.io.channel import Channel
-from stoker.io.child import enter
+from stoker.io.entry import enter
 from stoker.io.memory import Slot, Window, map_apart, map_words, room
 
 

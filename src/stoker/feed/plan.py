@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -71,6 +70,8 @@ def choose_fields(dataset: Dataset, manifest: Facts, known_decoders: Sequence[st
     decoders = dataset.decoders
     for name in (*wanted, *decoders):
         if name not in schema:
+            import difflib  # noqa: PLC0415  only for an error
+
             near = difflib.get_close_matches(name, schema, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise ConfigError(

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 import numpy as np
@@ -45,10 +45,12 @@ from stoker.feed.wire import (
     tell_fields,
     tell_keys,
 )
-from stoker.feed.workers import start_workers
 from stoker.io.channel import Channel
-from stoker.io.child import Child, enter
+from stoker.io.entry import enter
 from stoker.io.memory import Arena, Slot, apart_fd, make_apart, map_words
+
+if TYPE_CHECKING:
+    from stoker.io.child import Child
 
 _Message: TypeAlias = tuple[bytes, NDArray[np.uint8] | None]  # a batch, or an error; its memory if that is apart
 
@@ -342,7 +344,7 @@ def _serve(channel: Channel) -> None:
     arena_fd, page_fd = found[1]
     logging.getLogger().setLevel(hello.state.log_levels[0])
     logging.getLogger("stoker").setLevel(hello.state.log_levels[1])
-    workers = start_workers(hello.map_workers)
+    workers = _start_workers(hello.map_workers)
     opened: SimpleQueue[Fed | BaseException] = SimpleQueue()
     threading.Thread(target=partial(_open, hello, opened), name="stoker-open", daemon=True).start()
     heard: list[FromTrainer] = []
@@ -360,6 +362,14 @@ def _serve(channel: Channel) -> None:
             channel.receive(None)  # until the trainer has heard it
     arena = Arena(hello.state.arena_bytes, arena_fd)
     Server(channel, fed, hello, arena, map_words(page_fd, PAGE_WORDS), workers).serve(heard)
+
+
+def _start_workers(count: int) -> Sequence[Child]:
+    if not count:
+        return ()
+    from stoker.feed.workers import start_workers  # noqa: PLC0415  4 ms that no data set without a map needs to wait
+
+    return start_workers(count)
 
 
 def _open(hello: Hello, opened: SimpleQueue[Fed | BaseException]) -> None:

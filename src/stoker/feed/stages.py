@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,17 +24,17 @@ from stoker.feed.decode import AsRows, decode_batch, find_decoder
 from stoker.feed.fetch import FetchPool, Job, SampleReader
 from stoker.feed.gather import NEAR_S, Gathering, Pattern, ReadFacts, choose_units
 from stoker.feed.gatherer import Gatherer
-from stoker.feed.mapper import Samples, map_batch
 from stoker.feed.options import FeedOptions
-from stoker.feed.pictures import ImageThreads, decode_pictures
 from stoker.feed.placement import DECODED, Placement, Work
 from stoker.feed.plan import BatchPlan, FeedSpec
-from stoker.feed.randomness import Seeding
 from stoker.feed.rows import Reader, RowPace, RowReader
-from stoker.feed.workers import MapPool
 from stoker.io.buffers import view
-from stoker.ledger import StageTimes
 from stoker.store.base import CachingStore
+from stoker.values import StageTimes
+
+if TYPE_CHECKING:  # what not every data set needs is loaded where it is used
+    from stoker.feed.pictures import ImageThreads
+    from stoker.feed.workers import MapPool
 
 _log = logging.getLogger("stoker.feed")
 
@@ -42,6 +42,12 @@ _log = logging.getLogger("stoker.feed")
 _DECODING: Final = 2
 
 _Stage: TypeAlias = Callable[[Work], SimpleQueue[Work | None] | None]
+
+
+def _start_image_threads() -> ImageThreads:
+    from stoker.feed.pictures import ImageThreads  # noqa: PLC0415
+
+    return ImageThreads()
 
 
 class Stages:
@@ -68,11 +74,11 @@ class Stages:
         self._placement = placement
         self._finish = finish
         self._decoders = tuple(find_decoder(name, options.decoders) for name in spec.decoders)
-        self._image_threads = ImageThreads() if spec.has_images else None
+        self._image_threads = _start_image_threads() if spec.has_images else None
         self._decodes = not all(decoder is None or isinstance(decoder, AsRows) for decoder in self._decoders)
         self._to_decode: SimpleQueue[Work | None] = SimpleQueue()
         self._to_map: SimpleQueue[Work | None] = SimpleQueue()
-        self.workers = MapPool(spec, options.map_workers or 1, placement, self._mapped) if spec.packed else None
+        self.workers = self._make_workers(options.map_workers or 1) if spec.packed else None
         self._threads: list[threading.Thread] = []
         self._stopped = False
         self._options = options
@@ -86,6 +92,11 @@ class Stages:
         self._knows_all = False
         self._known_objects = np.zeros(len(opened.objects), np.bool_)
         self._coming: dict[int, threading.Event] = {}  # objects whose offsets are read ahead: set when that has ended
+
+    def _make_workers(self, count: int) -> MapPool:
+        from stoker.feed.workers import MapPool  # noqa: PLC0415
+
+        return MapPool(self._spec, count, self._placement, self._mapped)
 
     def load_offsets(self, batches: Sequence[OrderedBatch]) -> None:
         """Read the offset tables that batches are the first to need, side by side. For one thread."""
@@ -329,6 +340,8 @@ class Stages:
     def _decode(self, work: Work) -> SimpleQueue[Work | None] | None:
         assert work.memory is not None
         if self._image_threads is not None:
+            from stoker.feed.pictures import decode_pictures  # noqa: PLC0415
+
             slot, raw = self._placement.lend_input(work)
 
             def allocate(nbytes: int) -> NDArray[np.uint8]:
@@ -347,6 +360,9 @@ class Stages:
         return None
 
     def _map(self, work: Work) -> None:
+        from stoker.feed.mapper import Samples, map_batch  # noqa: PLC0415
+        from stoker.feed.randomness import Seeding  # noqa: PLC0415
+
         slot, memory = self._placement.lend_input(work)
         columns = {one.name: read_field(one, memory) for one in work.fields}
         ordered, spec = work.plan.ordered, self._spec

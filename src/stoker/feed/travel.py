@@ -6,9 +6,9 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, NamedTuple, get_type_hints
 
 import msgspec
 
@@ -24,7 +24,6 @@ from stoker.feed.options import FeedOptions
 from stoker.feed.plan import FeedSpec, choose_fields
 from stoker.store.base import Store
 from stoker.store.local import LocalStore
-from stoker.store.open import open_store
 from stoker.values import Layout
 
 _PLACES: Final = frozenset({"source", "index"})  # told as `data` and `tables`: where the trainer found them
@@ -103,8 +102,7 @@ def _absolute(source: object) -> str:
     return place if "://" in place else os.path.abspath(place)  # noqa: PTH100  links stay
 
 
-@dataclass(frozen=True, slots=True)
-class Fed:
+class Fed(NamedTuple):
     """What a feeder works with."""
 
     opened: Readable
@@ -118,6 +116,9 @@ def unpack_hello(hello: Hello) -> Fed:
     """Open what is described. Raises SourceChanged if it is not what the trainer opened, ConfigError for a function
     that cannot be loaded here, and what `open_dataset` raises.
     """
+    if hello.functions and not hello.map_workers:  # now: where the trainer looks may lie a random.py of the user
+        import stoker.feed.mapper  # noqa: PLC0415
+        import stoker.feed.randomness  # noqa: F401, PLC0415
     sys.path[:] = map(os.fsdecode, hello.paths)
     hints = get_type_hints(Dataset)
     plain = {name: msgspec.convert(value, hints[name]) for name, value in hello.dataset.items()}
@@ -170,7 +171,11 @@ def _open_data(hello: Hello, dataset: Dataset) -> Readable:
 
 def _open_place(name: bytes) -> Store:
     place = os.fsdecode(name)
-    return LocalStore(place) if place.startswith("/") else open_store(place)
+    if place.startswith("/"):
+        return LocalStore(place)
+    from stoker.store.open import open_store  # noqa: PLC0415  not for local files
+
+    return open_store(place)
 
 
 def share(order: Order, layout: Layout, step: int) -> OrderedBatch:

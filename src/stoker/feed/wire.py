@@ -23,7 +23,7 @@ from stoker import errors
 from stoker.errors import InternalError, SampleError, StokerError
 from stoker.feed.batch import BYTES, OBJECTS, BadSample, Deferred, Field, InReply, InSlot, Named, WireBatch, key_field
 from stoker.feed.decode import DECODERS, Rows
-from stoker.ledger import StageTimes
+from stoker.values import StageTimes
 
 if TYPE_CHECKING:
     from stoker.dataset.readable import Namer

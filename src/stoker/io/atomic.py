@@ -8,26 +8,24 @@ the process between any two. Functions raise OSError as the kernel gives it; sto
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
-import logging
 import os
-import secrets
 import stat
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from stoker import crash
 from stoker.errors import ClosedError, StoreError, UnsupportedError
 from stoker.io import ofd
 from stoker.io.buffers import ReadBuffer, view
-from stoker.io.choose import Engine, EngineChoice
-from stoker.io.direct import FileWriter
 from stoker.io.host import host_id
+
+if TYPE_CHECKING:
+    from stoker.io.choose import Engine, EngineChoice
 
 TEMP_PREFIX: Final = ".tmp-"
 FOREIGN_TEMP_S: Final = 24 * 3600.0  # locks of another host may be invisible here: its files must be this old to go
@@ -40,7 +38,6 @@ _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno
 _AT_FDCWD: Final = -100
 _RENAME_NOREPLACE: Final = 1
 
-_log = logging.getLogger("stoker.io")
 _stamp_lock = threading.Lock()
 _last_stamp_ns = 0
 
@@ -55,6 +52,8 @@ class AtomicFile:
     """
 
     def __init__(self, target: Path, engine: Engine = "buffered") -> None:
+        from stoker.io.direct import FileWriter  # noqa: PLC0415  2 ms that only who writes needs to spend
+
         self.target = target
         self.size_bytes = 0
         self.engine: EngineChoice | None = None
@@ -293,7 +292,9 @@ def sweep(directory: Path, *, now_s: float | None = None) -> int:
         else:
             count += _sweep_file(path, now_s)
     if count:
-        _log.info("removed %d unfinished files under %s", count, directory)
+        import logging  # noqa: PLC0415  3 ms that only who has something to say waits for
+
+        logging.getLogger("stoker.io").info("removed %d unfinished files under %s", count, directory)
     return count
 
 
@@ -361,7 +362,7 @@ def _remove_entry_dir(name: str, what: str, parent_fd: int | None) -> None:
 
 
 def _temp_name() -> str:
-    return f"{TEMP_PREFIX}{host_id()}-{secrets.token_hex(8)}"
+    return f"{TEMP_PREFIX}{host_id()}-{os.urandom(8).hex()}"
 
 
 def _open_temp(directory: Path) -> tuple[int, Path]:
@@ -410,6 +411,8 @@ def _rename_noreplace(source: Path, target: Path) -> None:
 
 def _renameat2(source: Path, target: Path, flags: int) -> int:
     """renameat2(2), which Python does not have; returns errno, 0 for done."""
+    import ctypes  # noqa: PLC0415  1 ms, for the few that need it
+
     function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if function is None:
         return errno.ENOSYS

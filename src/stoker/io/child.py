@@ -10,29 +10,23 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
-import faulthandler
-import importlib.util
-import io
 import os
 import select
 import signal
 import site
-import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Sequence
+from collections.abc import Mapping
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Final
 
-from stoker.errors import CapacityError, InternalError, StokerError, UnsupportedError
+from stoker.errors import CapacityError, StokerError, UnsupportedError
 from stoker.io.channel import Channel
 from stoker.io.memfd import anonymous_file
 
-_WORDS_MAX_BYTES: Final = 64 << 10
 _SHOWN_MAX_CHARACTERS: Final = 600
 _LEAVE_S: Final = 1.0
-_PR_SET_PDEATHSIG: Final = 1
 _NEEDED: Final = ("crc32c", "msgspec", "numpy", "xxhash")
 
 
@@ -47,8 +41,8 @@ class Child:
         self._words_fd = words_fd
 
     @classmethod
-    def start(cls, module: str, *, dies_with_thread: bool = False) -> Child:
-        """Start `python -m module`, which calls `enter` first.
+    def start(cls, module: str, environ: Mapping[str, str] | None = None, *, dies_with_thread: bool = False) -> Child:
+        """Start `python -m module`, which calls `enter` (io/entry.py) first, with the variables `environ` besides.
 
         With `dies_with_thread` the kernel kills it when the thread that started it ends: right for the main thread
         alone. Raises UnsupportedError where there is no interpreter to start, CapacityError if the system refuses.
@@ -74,7 +68,7 @@ class Child:
                 passed.append(os.dup(2))
                 stack.callback(os.close, passed[-1])
             parent = os.getpid() if dies_with_thread else 0
-            command = [sys.executable, "-P", "-m", module, *map(str, (parent, *passed))]
+            command = [sys.executable, *_program(module), *map(str, (parent, *passed))]
             try:
                 process = subprocess.Popen(  # noqa: S603  our own interpreter and module
                     command,
@@ -82,7 +76,7 @@ class Child:
                     stderr=words_fd,
                     pass_fds=passed,
                     process_group=0,
-                    env=_environment(),
+                    env={**(environ or {}), **_environment()},
                 )
             except OSError as error:
                 raise _not_started(error) from error
@@ -195,73 +189,54 @@ def _environment() -> dict[str, str]:
     wherever that was found. A program may have changed its sys.path by hand.
     """
     environ = dict(os.environ)
-    roots = [str(Path(__file__).parents[2]), *filter(None, map(_root_of, _NEEDED))]
     paths = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    known = {*site.getsitepackages(), site.getusersitepackages(), *paths}
-    if missing := [root for root in dict.fromkeys(roots) if root not in known]:
+    if missing := _missing_roots(paths):
         environ["PYTHONPATH"] = os.pathsep.join([*missing, *paths])
     return environ
 
 
+def _program(module: str) -> list[str]:
+    """What an interpreter is told to run a module, and that it looks for modules where this one does.
+
+    It reads no PYTHONPATH if this one was told to read none (-E, -I): what is missing is then said in the program.
+    """
+    flags = sys.flags
+    told = ["-E"] if flags.ignore_environment else []
+    told += ["-s"] if flags.no_user_site else []
+    told += ["-S"] if flags.no_site else []
+    told += ["-B"] if flags.dont_write_bytecode else []
+    told += ["-O"] * flags.optimize
+    told += ["-Xutf8"] if flags.utf8_mode else []
+    told += ["-P"]
+    if flags.ignore_environment and (missing := _missing_roots([])):
+        text = f"import runpy, sys; sys.path[:0] = {missing!r}; runpy.run_module({module!r}, run_name='__main__')"
+        return [*told, "-c", text]
+    return [*told, "-m", module]
+
+
+def _missing_roots(paths: list[str]) -> list[str]:
+    """Where stoker and what it needs at once lie, if a child does not look there by itself, nor in `paths`."""
+    roots = [str(Path(__file__).parents[2]), *filter(None, map(_root_of, _NEEDED))]
+    known = set(paths)
+    if not sys.flags.no_site:
+        known.update(site.getsitepackages())
+        if not sys.flags.no_user_site:
+            known.add(site.getusersitepackages())
+    return [root for root in dict.fromkeys(roots) if root not in known]
+
+
 def _root_of(package: str) -> str:
     """The folder that this process would import a package from; "" if it is in none."""
-    with contextlib.suppress(ImportError, ValueError):  # ValueError: a module that was made by hand
-        spec = importlib.util.find_spec(package)
+    with contextlib.suppress(ImportError):
+        spec = _spec_of(package)
         if spec is not None and spec.origin:
             return str(Path(spec.origin).parents[1])
     return ""
 
 
-def enter(arguments: Sequence[str]) -> Channel:
-    """What a child does first: ignore Ctrl-C, keep its last words, and find its end of the channel."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it may write to a terminal that it is in the background of
-    try:
-        parent, fd, *stderr = map(int, arguments)
-        channel = Channel(socket.socket(fileno=fd))
-    except (ValueError, OSError) as error:
-        raise InternalError("this module is started by stoker itself, as a child process") from error
-    os.set_inheritable(fd, False)
-    if parent:
-        _die_with(parent)
-    if stderr:
-        words = os.dup(2)
-        os.dup2(stderr[0], 2)
-        os.close(stderr[0])
-        sys.stderr = _Words(sys.stderr, words)
-        faulthandler.enable(words)
-    return channel
-
-
-def _die_with(parent: int) -> None:
-    """Be killed when the thread that started this process ends, also if this one holds the interpreter lock then."""
-    import ctypes  # noqa: PLC0415  20 ms that no other process needs to spend
-
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-class _Words(io.TextIOBase):
-    """stderr, of which the last words are kept as well."""
-
-    def __init__(self, shown: TextIO, fd: int) -> None:
-        self._shown = shown
-        self._fd = fd
-        self._lock = threading.Lock()
-
-    def write(self, text: str) -> int:
-        with self._lock:
-            if os.fstat(self._fd).st_size > _WORDS_MAX_BYTES:
-                os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, text.encode(errors="replace"), os.fstat(self._fd).st_size)
-        with contextlib.suppress(OSError):  # a terminal may be gone
-            self._shown.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with contextlib.suppress(OSError):
-            self._shown.flush()
-
-    def fileno(self) -> int:
-        return self._shown.fileno()
+def _spec_of(package: str) -> ModuleSpec | None:
+    """As importlib.util.find_spec, which takes 1 ms to load, has it."""
+    if package in sys.modules:
+        return getattr(sys.modules[package], "__spec__", None)  # a module that was made by hand has none
+    found = (finder.find_spec(package, None) for finder in sys.meta_path)
+    return next((spec for spec in found if spec is not None), None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 from pathlib import Path
 
@@ -27,6 +26,8 @@ def host_id() -> str:
         boot = _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
         boot = ""
+    import hashlib  # noqa: PLC0415  2 ms that only who writes needs to spend
+
     return hashlib.sha256(f"{boot} {host_name()}".encode()).hexdigest()[:8]
 
 

@@ -10,8 +10,10 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from stoker.io.direct import DirectFile
+if TYPE_CHECKING:  # no reader of small samples loads it
+    from stoker.io.direct import DirectFile
 
 
 class OpenFile:

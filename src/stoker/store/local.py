@@ -5,26 +5,30 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from stoker.errors import AlreadyExists, ClosedError, ConfigError, NotFound, StokerError, StoreError, Truncated
 from stoker.io import atomic
 from stoker.io.atomic import TEMP_PREFIX, AtomicFile
 from stoker.io.buffers import ReadBuffer, WriteBuffer, view
-from stoker.io.choose import Engine, check_engine
 from stoker.io.os_errors import translate, translating
 from stoker.store.base import StoreLimits
 from stoker.store.descriptors import Descriptors, OpenFile
-from stoker.store.engines import Engines, EngineStats
 from stoker.units import MIB, format_bytes
 from stoker.values import ByteRange, Key, ObjectInfo
 
+if TYPE_CHECKING:  # whose samples are small never loads them
+    from stoker.io.choose import Engine
+    from stoker.store.engines import Engines, EngineStats
+
 IF_ABSENT_MAX_BYTES: Final = 64 * MIB
 OPEN_FILES: Final = 64
+_NEVER_BYTES: Final = 1 << 63
 
 _CANNOT_TELL: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})  # of RWF_NOWAIT
 _LIMITS: Final = StoreLimits(if_absent_max_bytes=IF_ABSENT_MAX_BYTES, promotes=True, latency_s=100e-6)
@@ -47,15 +51,18 @@ class LocalStore:
         self.root = Path(os.path.realpath(Path(root)))
         self._base = f"{self.root}/" if self.root.name else "/"
         self._descriptors = Descriptors(OPEN_FILES)
-        self._engines = Engines(check_engine(engine))
-        self._direct_least = self._engines.least_bytes
+        self._engine = engine
+        self._one_choice = threading.Lock()
+        self._choices: Engines | None = None
+        self._direct_least = _NEVER_BYTES if engine == "buffered" else self._engines().least_bytes
         self._closed = False
         with translating("cannot use the directory", self.root):
             if self.root.exists() and not self.root.is_dir():
                 raise StoreError("a file, where a folder is needed", str(self.root), "give the folder it lies in")
             if create:
                 atomic.make_dirs(self.root)
-            self._engines.check(self.root)
+            if engine != "buffered":
+                self._engines().check(self.root)
 
     @property
     def url(self) -> str:
@@ -107,7 +114,7 @@ class LocalStore:
         if not rest and start > (size := os.fstat(file.fd).st_size):
             raise _truncated(key, path, start, size)
         if len(rest) >= self._direct_least:
-            direct_count = self._engines.read(file, path, start, rest)
+            direct_count = self._engines().read(file, path, start, rest)
             if direct_count is not None:
                 start += direct_count
                 rest = rest[direct_count:]
@@ -142,7 +149,7 @@ class LocalStore:
         None where the file system cannot say so, or reads go past the page cache. Finding the file costs 4 us, and to
         learn that bytes are not cached 13 us (ext4). What is missing in any other way counts as not cached.
         """
-        if self._engines.requested != "buffered":
+        if self._engine != "buffered":
             return None
         found: list[int] = []
         try:
@@ -195,7 +202,7 @@ class LocalStore:
 
     def writer(self, key: Key, *, size_bytes: int = 0) -> LocalWriter:  # noqa: ARG002  there are no parts
         """Write a large object piece by piece."""
-        return LocalWriter(Key(key), self._locate(key), self._engines)
+        return LocalWriter(Key(key), self._locate(key), self._engines())
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Objects whose key begins with `prefix`; only the directories that can hold some are walked."""
@@ -253,7 +260,16 @@ class LocalStore:
 
     def stats(self) -> EngineStats:
         """How large reads and writes went, directly or through the page cache, and why."""
-        return self._engines.stats()
+        return self._engines().stats()
+
+    def _engines(self) -> Engines:
+        from stoker.io.choose import check_engine  # noqa: PLC0415  4 ms that no reader of small samples needs to spend
+        from stoker.store.engines import Engines  # noqa: PLC0415
+
+        with self._one_choice:
+            if self._choices is None:
+                self._choices = Engines(check_engine(self._engine))
+            return self._choices
 
     def close(self) -> None:
         """Close the kept descriptors. Idempotent."""

@@ -15,7 +15,6 @@ The directory belongs to one user and is closed to others (0700): caches hold tr
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Mapping
@@ -36,7 +35,6 @@ FORMAT_VERSION: Final = 1
 
 _ELSEWHERE: Final = "choose another with stoker.open(nvme=...) or STOKER_NVME"
 _LEDGER: Final = re.compile(r"rank-(\d+)\.g(\d+)\.ledger\Z")
-_log = logging.getLogger("stoker.tier")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 
@@ -223,7 +221,9 @@ class NodeDirectory:
                 if match is not None and int(match[1]) == rank and int(match[2]) >= generation:
                     moved.append(_set_aside(old))
         if moved:
-            _log.warning(
+            import logging  # noqa: PLC0415  3 ms that only who is warned waits for
+
+            logging.getLogger("stoker.tier").warning(
                 "run %r was at generation %d or later on this node before, with another home or state: "
                 "%d of its ledgers are set aside as %s and the like, and not part of reports",
                 run,

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.dataset.order import Order, Position, Recipe, Segment, plan_recipe
+from stoker.dataset.order import Order, Recipe, plan_recipe
+from stoker.dataset.position import Position, Segment
 from stoker.errors import ConfigError, FormatError, NewerFormat
 from stoker.units import MIB
 

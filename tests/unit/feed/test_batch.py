@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from stoker.errors import ConfigError, UnknownField
 from stoker.feed.batch import BYTES, OBJECTS, Batch, Field, InReply, InSlot, WireBatch
 from stoker.io.memory import Arena
-from stoker.ledger import StageTimes
+from stoker.values import StageTimes
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 
 from stoker.feed.batch import BYTES, Field, InReply, WireBatch
 from stoker.feed.deliver import Handover
-from stoker.ledger import StageTimes
+from stoker.values import StageTimes
 
 
 def wire(step):

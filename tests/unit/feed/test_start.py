@@ -99,6 +99,33 @@ def test_from_a_program_that_finds_its_packages_by_hand(script, tmp_path):
     assert output([tmp_path / "empty" / "bin" / "python", "-c", text], env=environ) == "66 child\n"
 
 
+@pytest.mark.parametrize("told", [["-E"], ["-I", "-O"], ["-s", "-S", "-B", "-Xutf8"]])
+def test_an_interpreter_that_was_told_where_not_to_look_tells_the_feeder_and_its_workers(script, told):
+    """Also where stoker then lies on no path that they would search by themselves."""
+    names = ("ignore_environment", "no_user_site", "no_site", "dont_write_bytecode", "optimize", "utf8_mode")
+    text = (
+        f"import sys\nsys.path[:0] = {[path for path in sys.path if path]!r}\n"
+        f"flags = repr([getattr(sys.flags, name) for name in {names}])\n"
+        f"{script.split('def number')[0]}"
+        "def told(sample):\n"
+        f"    return {{'flags': repr([getattr(sys.flags, name) for name in {names}])}}\n"
+        "with stoker.open(nvme=NVME) as run:\n"
+        "    data = run.loader(stoker.Dataset(DATA).map(told), global_batch_size=4)\n"
+        "    assert next(iter(data))['flags'] == [flags] * 4, flags\n"
+        "    print(data.stats().feeder)\n"
+    )
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    assert output([sys.executable, *told, "-c", text], env=environ) == "child\n"
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_a_file_of_the_user_with_the_name_of_a_module_is_not_taken_for_it(script, tmp_path, workers):
+    (tmp_path / "random.py").write_text("raise SystemExit('a file of the user')")
+    (tmp_path / "train.py").write_text(script)
+    environ = {**os.environ, "STOKER_FEED_MAP_WORKERS": workers}
+    assert output([sys.executable, tmp_path / "train.py"], env=environ) == "66 child\n"
+
+
 def test_without_a_stderr(script):
     closed = f"import os\nos.close(2)\n{script}"
     assert output([sys.executable, "-c", closed]) == "66 child\n"
@@ -119,36 +146,81 @@ NEVER = {
     ),
     *("numpy.ma", "numpy.random", "stoker.dataset.index", "stoker.dataset.tokens", "stoker.dataset.writer"),
     *("stoker.store.object", "stoker.store.retry", "stoker.checkpoint.save", "stoker.meter.report"),
+    *("stoker.io.choose", "stoker.io.direct", "stoker.io.residency", "stoker.tier.holdings", "difflib", "secrets"),
 }
+# What the trainer needs besides, and a child does not.
+NEVER_IN_A_CHILD = {
+    *("stoker.config", "stoker.ledger", "stoker.ledger_format", "stoker.dataset.position", "stoker.dataset.select"),
+    *("stoker.store.open", "stoker.store.memory", "stoker.io.child", "stoker.feed.child", "subprocess"),
+}
+# What makes batches, and is not loaded by a trainer whose child does.
+NEVER_IN_A_TRAINER = {f"stoker.feed.{name}" for name in ("feeder", "produce", "stages", "workers", "serve")}
+# What only maps and images need.
+ONLY_FOR_MAPS = {f"stoker.feed.{name}" for name in ("mapper", "map_wire", "workers", "randomness", "pictures")}
+# What the start of the child must not wait for.
+NEVER_BEFORE_THE_CHILD = {"numpy", "msgspec", "logging", "hashlib", "ctypes", "importlib.util", "stoker.dataset"}
+
+# Hooks every start of an interpreter: children tell what they have loaded when they have sent their first batch.
+TELL_WHAT_IS_LOADED = """
+import os, sys
+if os.environ.get("LOADED_TO") and "stoker.feed" in sys.orig_argv:
+    import socket
+    def telling(send):
+        def tell(*arguments):
+            sent = send(*arguments)
+            with open(os.environ["LOADED_TO"], "w") as file:
+                file.write(" ".join(sys.modules))
+            return sent
+        return tell
+    socket.socket.send, socket.socket.sendmsg = telling(socket.socket.send), telling(socket.socket.sendmsg)
+"""
 
 
-def test_what_the_first_batch_does_not_need_is_loaded_neither_by_the_trainer_nor_by_the_child(script):
-    listing = script.split("def number")[0] + (
-        "def modules(sample):\n"
-        "    import sys\n"
-        "    return {'modules': ' '.join(sys.modules)}\n"
+@pytest.fixture
+def listing(script, tmp_path):
+    """What the trainer has loaded after the first batch, and before the start of the child; and what the child has."""
+    (tmp_path / "sitecustomize.py").write_text(TELL_WHAT_IS_LOADED)
+    text = script.split("def number")[0] + (
+        "from stoker.io.child import subprocess\n"
+        "class Popen(subprocess.Popen):\n"
+        "    def __init__(self, *arguments, **options):\n"
+        "        print(*sys.modules)\n"
+        "        super().__init__(*arguments, **options)\n"
         "with stoker.open(nvme=NVME) as run:\n"
-        "    describe = stoker.Dataset(DATA)\n"
+        "    subprocess.Popen = Popen\n"
+        "    data = run.loader(DATA, global_batch_size=4)\n"
+        "    next(iter(data))\n"
         "    print(*sys.modules)\n"
-        "    for described in (describe, describe.map(modules, seeded=False)):\n"
-        "        batch = next(iter(run.loader(described, global_batch_size=4)))\n"
-        "        print(*(batch['modules'][0].split() if 'modules' in batch else sys.modules))\n"
+        "    assert data.stats().feeder == 'child'\n"
     )
-    found = output([sys.executable, "-c", listing]).splitlines()
-    assert len(found) == 3
-    for modules in map(set, map(str.split, found)):
-        assert {"stoker", "stoker.values"} <= modules
-        assert modules & NEVER == set()
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    output([sys.executable, "-c", f"import stoker\nstoker.open(nvme={str(tmp_path / 'nvme')!r}).close()"])
+    told = tmp_path / "loaded"
+    environ = {**os.environ, "PYTHONPATH": path, "LOADED_TO": str(told)}
+    before, after = output([sys.executable, "-c", text], env=environ).splitlines()
+    return set(before.split()), set(after.split()), set(told.read_text().split()) - {"sitecustomize"}
 
 
-def test_the_child_is_started_before_the_trainer_loads_numpy(script):
-    early = script.split("def number")[0] + (
-        "run = stoker.open(nvme=NVME)\n"
-        "import stoker.feed.start\n"
-        "print('numpy' in sys.modules, 'msgspec' in sys.modules)\n"
-        "run.close()\n"
-    )
-    assert output([sys.executable, "-c", early]) == "False False\n"
+def test_what_the_first_batch_does_not_need_is_loaded_neither_by_the_trainer_nor_by_the_child(listing):
+    before, trainer, child = listing
+    assert {"numpy", "stoker.feed.child"} <= trainer
+    assert {"numpy", "stoker.feed.serve"} <= child
+    assert before & NEVER == set()
+    assert trainer & (NEVER | NEVER_IN_A_TRAINER | ONLY_FOR_MAPS) == set()
+    assert child & (NEVER | NEVER_IN_A_CHILD | ONLY_FOR_MAPS) == set()
+
+
+def test_the_child_is_started_before_the_trainer_loads_numpy(listing):
+    before, _, _ = listing
+    assert {"stoker", "stoker.values", "stoker.feed.start"} <= before
+    assert before & NEVER_BEFORE_THE_CHILD == set()
+
+
+def test_the_few_modules_of_the_start_stay_few(listing):
+    """Each costs a third of a millisecond at least, and training waits for all of them."""
+    before, _, child = listing
+    assert len([name for name in before if name.split(".")[0] == "stoker"]) <= 30
+    assert len([name for name in child if name.split(".")[0] == "stoker"]) <= 75
 
 
 def test_by_itself_it_says_what_it_is():

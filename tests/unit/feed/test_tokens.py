@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stoker.dataset.describe import Dataset
-from stoker.dataset.order import Position
+from stoker.dataset.position import Position
 from stoker.errors import ConfigError, SourceChanged, Truncated
 from stoker.feed.open import OrderWish, open_loader
 from stoker.feed.options import FeedOptions

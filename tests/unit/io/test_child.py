@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from stoker.errors import CapacityError, InternalError, UnsupportedError
+from stoker.errors import CapacityError, UnsupportedError
 from stoker.io import child as child_module
-from stoker.io.child import Child, enter
+from stoker.io.child import Child
 
 # A module that answers: what it is told to do, it does.
 MODULE = """
 import os, sys, time, signal
-from stoker.io.child import enter
+from stoker.io.entry import enter
 
 def main():
     channel = enter(sys.argv[1:])
@@ -47,8 +47,8 @@ def start(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
     made = []
 
-    def start(**options):
-        made.append(Child.start("answering", **options))
+    def start(environ=None, **options):
+        made.append(Child.start("answering", environ, **options))
         return made[-1]
 
     yield start
@@ -144,6 +144,13 @@ def test_without_process_descriptors_it_is_waited_for_all_the_same(start, monkey
     assert child.end(10) == "exit code 0"
 
 
+def test_variables_are_set_for_it_that_are_not_set_already(start, tmp_path, monkeypatch):
+    (tmp_path / "answering.py").write_text(MODULE.replace("sys.stdin.read()", 'os.environ["STOKER_A"]'))
+    assert "'ours'" in ask(start({"STOKER_A": "ours"}), "hello")
+    monkeypatch.setenv("STOKER_A", "theirs")
+    assert "'theirs'" in ask(start({"STOKER_A": "ours"}), "hello")
+
+
 @pytest.mark.parametrize("name", ["", None])
 def test_without_an_interpreter_it_is_refused(start, monkeypatch, name):
     monkeypatch.setattr(sys, "executable", name)
@@ -178,25 +185,3 @@ def test_without_descriptors_left_the_limit_is_named_and_none_is_lost(start, mon
         start()
     assert "ulimit -n" in caught.value.hint
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
-
-
-@pytest.mark.parametrize("arguments", [[], ["x"], ["0", "987654"]])
-def test_a_module_started_by_hand_says_that_it_is_not_for_that(arguments):
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTTOU)}
-    try:
-        with pytest.raises(InternalError, match="started by stoker itself"):
-            enter(arguments)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def test_last_words_do_not_grow_without_end():
-    fd = child_module.anonymous_file("words")
-    with Path("/dev/null").open("w") as shown:
-        words = child_module._Words(shown, fd)
-        for number in range(3000):
-            print(f"line {number} {'x' * 60}", file=words)
-    assert os.fstat(fd).st_size <= child_module._WORDS_MAX_BYTES + 100
-    assert os.pread(fd, 1 << 20, 0).rstrip().endswith(b"line 2999 " + b"x" * 60)
-    os.close(fd)
