@@ -50,8 +50,9 @@ def open(  # noqa: A001  read as stoker.open
     of the process group, if PyTorch has one. Of a run with a name every process is a rank of its own: which of them get
     the same batches is for `run.loader(layout=)` to say.
 
-    Every rank must call it: rank 0 makes the generation and tells the others. Raises RunBusy if this rank of the run
-    lives on this node already, LayoutError, ConfigError, StoreError, CapacityError.
+    Every rank must call it: they meet, then rank 0 makes the generation and tells the others. Raises RunBusy if this
+    rank of the run lives on this node already, TimedOut if ranks do not come within ten minutes, LayoutError,
+    ConfigError, StoreError, CapacityError.
     """
     if layout is None:
         layout = Layout.from_environment(os.environ)
