@@ -238,7 +238,7 @@ class Run:
 
         found = [self._ledger.snapshot()]  # the report counts a ledger once, in its newest copy
         if self.name is not None:
-            found += find_snapshots(self._node.run(self.name), self._near(self.name) / "ledger")
+            found += find_snapshots(self._node.run(self.name), self._near(self.name) / "ledger", at_hand=found)
             found += find_far_snapshots(open_far(self.config.tiers.object, self.name), found)
         price = self.config.report.gpu_hour_price if gpu_hour_price is None else gpu_hour_price
         return build_report(found, gpu_hour_price=price)

@@ -19,6 +19,7 @@ import logging
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -217,8 +218,8 @@ class NodeDirectory:
         Raises AccessDenied, StoreError.
         """
         folder, moved = self.run(run), []
-        with translating("cannot set an old ledger aside", folder):
-            for old in sorted(folder.glob("rank-*.ledger")):
+        with translating("cannot set an old ledger aside", folder), suppress(FileNotFoundError):
+            for old in sorted(folder.iterdir()):  # unlike a glob, it says when the folder is closed
                 match = _LEDGER.match(old.name)
                 if match is not None and int(match[1]) == rank and int(match[2]) >= generation:
                     moved.append(_set_aside(old))
