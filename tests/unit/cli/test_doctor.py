@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from stoker.cli.doctor import doctor
 from stoker.errors import ConfigError, NotFound
+from stoker.tier.node import NodeDirectory
 
 SAMPLES = Path(__file__).parents[1] / "doctor" / "samples"
 
@@ -70,7 +71,11 @@ def test_explain_without_a_file_or_with_one_that_is_not_there_is_an_error(tmp_pa
         invoke("explain", tmp_path / "none")
 
 
-def test_a_capture_of_this_node_says_the_same_when_it_is_looked_at_again(tmp_path):
+@pytest.mark.parametrize("has_nvme", [False, True])
+def test_a_capture_of_this_node_says_the_same_when_it_is_looked_at_again(tmp_path, monkeypatch, has_nvme):
+    monkeypatch.setenv("HOME", str(tmp_path / "ada"))
+    if has_nvme:
+        NodeDirectory.open(tmp_path / "ada" / ".cache" / "stoker")
     code, text = invoke(tmp_path, "--capture", tmp_path / "c", "--json")
     again, text_again = invoke("--from", tmp_path / "c", "--json")
     assert again == code
