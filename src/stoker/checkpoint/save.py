@@ -35,6 +35,7 @@ from stoker.errors import (
     NotFound,
     SaveFailed,
     StokerError,
+    text_of,
 )
 from stoker.ledger import Counter, Ledger
 from stoker.units import format_bytes, format_seconds
@@ -426,7 +427,7 @@ class Checkpoint:
 
 def _name(error: BaseException) -> str:
     """An error in one text, also one that says nothing, as KeyboardInterrupt does."""
-    return str(error) or type(error).__name__
+    return text_of(error) or type(error).__name__
 
 
 def _check_alone(entries: Sequence[TensorEntry]) -> None:

@@ -679,12 +679,18 @@ def fail_unspeakably(sample):
     raise Unspeakable
 
 
+@pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize(
-    ("function", "said"), [(fail_ill_spelled, r"bad \\udcff"), (fail_unspeakably, "nothing to say")]
+    ("function", "said"),
+    [
+        (fail_ill_spelled, r"ValueError: bad \\udcff"),
+        (fail_unspeakably, "Unspeakable: <its message cannot be had: RuntimeError>"),
+    ],
 )
-def test_an_error_that_cannot_be_said_as_it_is_arrives_at_once(place, load, function, said):
-    with pytest.raises(Exception, match=said):
-        next(iter(load(place, describe=lambda d: d.map(function))))
+def test_an_error_that_cannot_be_said_as_it_is_names_the_sample_and_what_it_was(place, load, function, said, workers):
+    with pytest.raises(SampleError, match=rf"^sample 's000': map\(\) failed: {said}") as caught:
+        next(iter(load(place, shuffle=False, describe=lambda d: d.map(function), map_workers=workers)))
+    assert f", in {function.__name__}\n" in str(caught.value.__cause__)
 
 
 def test_a_bug_in_the_planner_of_the_child_is_told_and_not_waited_for(place, load, monkeypatch):
