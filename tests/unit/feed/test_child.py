@@ -342,13 +342,62 @@ def exit_hard(sample):
     os._exit(7)
 
 
+def kill_hard(sample):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def test_a_feeder_that_dies_again_and_again_is_an_error_with_its_last_words(place, load):
     data = load(place, describe=lambda d: d.map(exit_hard), map_workers=0)
     with pytest.raises(ChildDied, match=r"ended: exit code 7, as 3 before it.*these are its last words") as caught:
         next(iter(data))
     assert caught.value.where == str(place.root)
+    assert (
+        caught.value.hint
+        == "the last words of a process say why it ended; feeder='inline' makes batches in this process"
+    )
     with pytest.raises(ChildDied):
         next(iter(data))
+
+
+@pytest.mark.parametrize(
+    ("program", "ended"),
+    [
+        ("#!/bin/sh\n", "exit code 0, as 3 before it"),
+        ("#!/bin/sh\necho what is $1 >&2; exit 3\n", "exit code 3, as 3 before it; its last words: what is -P"),
+        ("#!/bin/sh\nkill -SEGV $$\n", "SIGSEGV, as 3 before it"),
+    ],
+)
+def test_an_interpreter_that_is_none_is_told_by_how_it_ended(place, load, monkeypatch, tmp_path, program, ended):
+    (tmp_path / "python").write_text(program)
+    (tmp_path / "python").chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(ChildDied) as caught:
+        next(iter(load(place)))
+    assert caught.value.what.endswith(f"ended: {ended}")
+    if "SIGSEGV" in ended:
+        assert caught.value.hint.startswith("a library crashed in it; feeder='inline'")
+    else:
+        assert f"sys.executable ('{tmp_path}/python') must be the Python of this program" in caught.value.hint
+    assert "SIGKILL" not in str(caught.value)
+
+
+def test_a_feeder_that_is_killed_again_and_again_may_be_short_of_memory(place, load):
+    data = load(place, describe=lambda d: d.map(kill_hard), map_workers=0)
+    with pytest.raises(ChildDied, match="ended: SIGKILL, as 3 before it") as caught:
+        next(iter(data))
+    assert caught.value.hint.startswith("SIGKILL is often the kernel short of memory; feeder='inline'")
+
+
+def test_an_interpreter_that_is_gone_when_the_feeder_must_be_replaced_is_said(place, load, monkeypatch, until):
+    data = load(place, epochs=100)
+    next(iter(data))
+    monkeypatch.setattr(sys, "executable", "/none/python")
+    pid = pid_of(data)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(UnsupportedError, match="cannot start a child process: no such file") as caught:
+        list(data)
+    assert caught.value.where == "/none/python"
+    assert "was the environment moved" in caught.value.hint
 
 
 def test_a_feeder_that_is_stopped_is_named_at_the_deadline(place, load, monkeypatch):
