@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from stoker.config import Config, load_config
 from stoker.errors import ClosedError, ConfigError
+from stoker.io.limits import within_limits
 from stoker.io.lock import FileLock
 from stoker.ledger import Ledger, LedgerIdentity
 from stoker.tier.node import NodeDirectory, check_run_name, check_shared, default_nvme
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from stoker.torch.delivery import DeviceName
 
 
+@within_limits("cannot open the run")
 def open(  # noqa: A001  read as stoker.open
     run: str | None = None,
     nvme: str | os.PathLike[str] | None = None,
@@ -134,6 +136,7 @@ class Run:
         if self._lock is not None:
             weakref.finalize(user, _let_go, self._lock).atexit = False
 
+    @within_limits("cannot open the loader")
     def loader(
         self,
         dataset: Dataset | str | os.PathLike[str],
@@ -191,6 +194,7 @@ class Run:
         self._keep_lock(loader)
         return loader
 
+    @within_limits("cannot make the checkpoint")
     def checkpoint(
         self,
         model: Any,
@@ -230,6 +234,7 @@ class Run:
         self._keep_lock(checkpoint)
         return self._stack.enter_context(checkpoint)
 
+    @within_limits("cannot make the report")
     def report(self, gpu_hour_price: float | None = None) -> Report:
         """What training waited for so far, over all ledgers at hand; the price is by default that of the settings."""
         from stoker.checkpoint.tiers import open_far

@@ -37,6 +37,7 @@ from stoker.errors import (
     StokerError,
     text_of,
 )
+from stoker.io.limits import within_limits
 from stoker.ledger import Counter, Ledger
 from stoker.units import format_bytes, format_seconds
 
@@ -184,6 +185,7 @@ class Checkpoint:
         )
         return step.step
 
+    @within_limits("cannot save")
     def save(self, after: HasStep | int) -> Save:
         """Save the state after a batch (or after the batch of this number); returns when the snapshot is taken.
 

@@ -25,6 +25,7 @@ from stoker.cli.report import report
 from stoker.cli.show import show
 from stoker.cli.verify import verify
 from stoker.errors import CapacityError, StokerError
+from stoker.io.limits import within_limits
 
 app = typer.Typer(
     name="stoker",
@@ -93,7 +94,8 @@ def run(arguments: list[str]) -> int:
     """
     try:
         try:
-            app(args=arguments, prog_name="stoker")
+            with within_limits("cannot go on"):
+                app(args=arguments, prog_name="stoker")
         finally:
             if sys.stdout is not None:  # it was closed before we began
                 sys.stdout.flush()

@@ -271,7 +271,7 @@ class ChildFeeder:
             return how.reason
         if self._page[Word.OPENED]:
             return "the last words of a process say why it ended"
-        return f"it never began: sys.executable ({sys.executable!r}) must be the Python of this program"
+        return f"it never began: its last words may say why; is {sys.executable!r} the Python of this program?"
 
     def _part(self, child: Child) -> None:
         self._child = self._loans.channel = None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, get_args
 
 from stoker.errors import ConfigError
 from stoker.feed.decode import DECODERS, Decoder
+from stoker.io.host import cpu_count
 from stoker.units import MIB, parse_bytes
 from stoker.values import whole_number
 
@@ -94,7 +94,7 @@ class FeedOptions:
         """How many processes map, if there is something to map."""
         if self.map_workers is not None:
             return self.map_workers
-        return max(1, min(_MAP_WORKERS_MOST, len(os.sched_getaffinity(0)) // 2)) if in_child else 0
+        return max(1, min(_MAP_WORKERS_MOST, cpu_count() // 2)) if in_child else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ Their headers say how much that is. The bytes of other fields move there with th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from concurrent.futures import Executor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, wait
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,19 +68,43 @@ def decode_pictures(
     work.encoded = tuple(zip(starts, plan.row_offsets, names, strict=True))
 
 
+def _do_all(jobs: Sequence[Callable[[], None]], threads: Executor) -> None:
+    """Do all the jobs, and raise the error of the first that failed once none of them runs any more: nobody must write
+    to their memory then. An executor that can start no thread keeps what it was given: that is not begun any more.
+    """
+    futures: list[Future[None]] = []
+    try:
+        for job in jobs:
+            futures.append(Future())
+            threads.submit(_do, job, futures[-1])
+    except BaseException:
+        wait([future for future in futures if not future.cancel()])
+        raise
+    errors = [future.exception() for future in futures]
+    for error in errors:
+        if error is not None:
+            raise error
+
+
+def _do(job: Callable[[], None], future: Future[None]) -> None:
+    if future.set_running_or_notify_cancel():
+        try:
+            job()
+        except BaseException as error:  # noqa: BLE001  thread boundary: raised by whoever waits
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+
+
 def _decode_images(
     rows: Rows, shapes: list[tuple[int, int, int]], memory: NDArray[np.uint8], start: int, threads: Executor
 ) -> Field:
     offsets = np.zeros(len(shapes) + 1, np.int64)
     np.cumsum(np.array([math.prod(shape) for shape in shapes], np.int64), out=offsets[1:])
-    waits = []
-    for row, shape in enumerate(shapes):
-        target: NDArray[np.uint8] = np.ndarray(shape, np.uint8, buffer=memory, offset=start + int(offsets[row]))
-        waits.append(threads.submit(decode_image, rows, row, target))
-    errors = [each.exception() for each in waits]  # of all of them: nobody must write there any more
-    for error in errors:
-        if error is not None:
-            raise error
+    targets: list[NDArray[np.uint8]] = [
+        np.ndarray(shape, np.uint8, buffer=memory, offset=start + int(offsets[row])) for row, shape in enumerate(shapes)
+    ]
+    _do_all([partial(decode_image, rows, row, target) for row, target in enumerate(targets)], threads)
     if len(set(shapes)) == 1:
         return Field(rows.field, BYTES, InSlot(start), shape=(len(shapes), *shapes[0]))
     return Field(rows.field, BYTES, InSlot(start), row_offsets=offsets, row_shapes=np.array(shapes, np.int64))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -32,6 +31,8 @@ from stoker.feed.randomness import Seeding
 from stoker.feed.rows import RowPace
 from stoker.feed.workers import MapPool
 from stoker.io.buffers import view
+from stoker.io.host import cpu_count
+from stoker.io.limits import start_thread
 from stoker.ledger import StageTimes
 
 _log = logging.getLogger("stoker.feed")
@@ -41,7 +42,7 @@ _Stage: TypeAlias = Callable[[Work], SimpleQueue[Work | None] | None]
 
 def _start_image_threads() -> ThreadPoolExecutor:
     """A thread for each processor: what takes time in decoding an image lets go of the interpreter lock."""
-    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), "stoker-image")
+    return ThreadPoolExecutor(cpu_count(), "stoker-image")
 
 
 class Stages:
@@ -199,12 +200,15 @@ class Stages:
             targets["stoker-decode"] = partial(self._run, self._to_decode, self._decode)
         if self._spec.mappers:
             targets["stoker-map"] = partial(self._run, self._to_map, self._map)
-        self._threads = [threading.Thread(target=target, name=name, daemon=True) for name, target in targets.items()]
-        for thread in self._threads:
-            thread.start()
+        for name, target in targets.items():
+            thread = threading.Thread(target=target, name=name, daemon=True)
+            start_thread(thread, "cannot make batches")
+            self._threads.append(thread)
         if self.workers is not None:
-            self.workers.start()
-            self._threads += self.workers.threads
+            try:
+                self.workers.start()
+            finally:
+                self._threads += self.workers.threads
 
     def _read(self, work: Work, job: Job) -> None:
         work.job = None

@@ -41,6 +41,7 @@ from stoker.feed.plan import FeedSpec
 from stoker.feed.wire import NOWHERE, MadeField, Said, encode, hear_error, hear_values, say, tell_fields, to_text
 from stoker.io.channel import Channel
 from stoker.io.child import Child
+from stoker.io.limits import start_thread
 from stoker.io.memory import Slot, apart_fd, make_words, map_words
 
 MODULE: Final = "stoker.feed.map_worker"
@@ -125,16 +126,14 @@ class MapPool:
         self._hatched += children
 
     def start(self) -> None:
-        """Start the threads, each of which starts its process."""
+        """Start the threads, each of which starts its process. Raises CapacityError; those started are in `threads`."""
         self._workers = [_Worker(self._spec, self._placement) for _ in range(self._worker_count)]
         for worker, child in zip(self._workers, self._hatched, strict=False):
             worker.hatched = child
-        self.threads = [
-            threading.Thread(target=self._work, args=(worker,), name=f"stoker-map-{number}", daemon=True)
-            for number, worker in enumerate(self._workers)
-        ]
-        for thread in self.threads:
-            thread.start()
+        for number, worker in enumerate(self._workers):
+            thread = threading.Thread(target=self._work, args=(worker,), name=f"stoker-map-{number}", daemon=True)
+            start_thread(thread, "cannot start the map workers")
+            self.threads.append(thread)
 
     def pids(self) -> list[int]:
         """The processes that run now."""

@@ -21,6 +21,7 @@ from stoker.dataset.describe import Dataset
 from stoker.dataset.open import open_dataset
 from stoker.dataset.write import DatasetWriter
 from stoker.errors import (
+    CapacityError,
     ChildDied,
     ClosedError,
     ConfigError,
@@ -250,6 +251,7 @@ def test_all_slots_lent_ends_in_copies_and_a_slot_that_returns_ends_the_copying(
 
 
 def test_a_closed_loader_holds_no_file_and_no_memory_and_still_says_what_it_did(place, load):
+    gc.collect()  # what errors of other tests hold
     before = open_files()
     data = load(place, describe=lambda d: d.fields("x.npy"), batch=4, epochs=1)
     assert len(list(data)) == 12
@@ -377,7 +379,7 @@ def test_an_interpreter_that_is_none_is_told_by_how_it_ended(place, load, monkey
     if "SIGSEGV" in ended:
         assert caught.value.hint.startswith("a library crashed in it; feeder='inline'")
     else:
-        assert f"sys.executable ('{tmp_path}/python') must be the Python of this program" in caught.value.hint
+        assert f"it never began: its last words may say why; is '{tmp_path}/python' the Python" in caught.value.hint
     assert "SIGKILL" not in str(caught.value)
 
 
@@ -398,6 +400,44 @@ def test_an_interpreter_that_is_gone_when_the_feeder_must_be_replaced_is_said(pl
         list(data)
     assert caught.value.where == "/none/python"
     assert "was the environment moved" in caught.value.hint
+
+
+# What the child's Python imports before all else: the thread of this name cannot be started.
+WITHOUT = """
+import threading
+
+start = threading.Thread.start
+
+def refuse(thread):
+    if thread.name.startswith({name!r}):
+        raise RuntimeError("can't start new thread")
+    start(thread)
+
+threading.Thread.start = refuse
+"""
+
+
+@pytest.mark.parametrize("name", ["stoker-open", "stoker-push", "stoker-plan", "stoker-decode", "stoker-fetch-0"])
+def test_a_feeder_that_gets_no_thread_says_so_whichever_it_is(place, load, monkeypatch, tmp_path, name):
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT.format(name=name))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    data = load(place)
+    for _ in range(2):
+        with pytest.raises(CapacityError, match=r"no thread to .*: can't start new thread") as caught:
+            next(iter(data))
+        assert "ulimit -u" in caught.value.hint
+    assert data.stats().feeder == "child"
+
+
+def test_a_feeder_that_cannot_map_its_memory_says_so(place, load, monkeypatch, tmp_path):
+    lines = (
+        "import mmap\n\ndef refuse(*_, **__):\n    raise OSError(12, 'Cannot allocate memory')\n\nmmap.mmap = refuse\n"
+    )
+    (tmp_path / "sitecustomize.py").write_text(lines)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    with pytest.raises(CapacityError, match=r"no address space for 1\.0 MiB of shared memory") as caught:
+        next(iter(load(place)))
+    assert "ulimit -v" in caught.value.hint
 
 
 def test_a_feeder_that_is_stopped_is_named_at_the_deadline(place, load, monkeypatch):
