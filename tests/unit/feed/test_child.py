@@ -429,11 +429,19 @@ def test_a_feeder_that_gets_no_thread_says_so_whichever_it_is(place, load, monke
     assert data.stats().feeder == "child"
 
 
+UNMAPPED = """
+import mmap
+
+class Refused(mmap.mmap):
+    def __new__(cls, fd, size):
+        raise OSError(12, "Cannot allocate memory")
+
+mmap.mmap = Refused
+"""
+
+
 def test_a_feeder_that_cannot_map_its_memory_says_so(place, load, monkeypatch, tmp_path):
-    lines = (
-        "import mmap\n\ndef refuse(*_, **__):\n    raise OSError(12, 'Cannot allocate memory')\n\nmmap.mmap = refuse\n"
-    )
-    (tmp_path / "sitecustomize.py").write_text(lines)
+    (tmp_path / "sitecustomize.py").write_text(UNMAPPED)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
     with pytest.raises(CapacityError, match=r"no address space for 1\.0 MiB of shared memory") as caught:
         next(iter(load(place)))
