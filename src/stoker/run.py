@@ -13,15 +13,15 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from stoker.config import Config, load_config
-from stoker.errors import ClosedError, ConfigError
+from stoker.errors import ClosedError, ConfigError, UnsupportedError
 from stoker.io.limits import within_limits
 from stoker.io.lock import FileLock
 from stoker.ledger import Ledger, LedgerIdentity
 from stoker.tier.node import NodeDirectory, check_run_name, check_shared, default_nvme
-from stoker.values import Layout, check_layout
+from stoker.values import Layout, check_layout, path_text
 
 if TYPE_CHECKING:
     from stoker.checkpoint.generation import Generation
@@ -60,11 +60,9 @@ def open(  # noqa: A001  read as stoker.open
         layout = Layout.from_environment(os.environ)
         _check_group(layout, "environment")
     check_layout(layout)
-    places = {
-        "tiers.nvme.path": nvme,
-        "tiers.shared.path": shared,
-        "tiers.object.url": None if object is None else os.fspath(object),
-    }
+    given = {"nvme": ("tiers.nvme.path", nvme), "shared": ("tiers.shared.path", shared)}
+    given["object"] = ("tiers.object.url", object)
+    places = {at: None if value is None else path_text(name, value) for name, (at, value) in given.items()}
     config = load_config(os.environ, Path(), places, uid=os.geteuid())
     node = NodeDirectory.open(config.tiers.nvme.path or default_nvme(os.environ, os.geteuid()))
     return Run(run, node=node, layout=layout, config=config)
@@ -180,7 +178,7 @@ class Run:
         loader = open_loader(
             dataset,
             OrderWish(global_batch_size, seed, shuffle),
-            layout=layout or self.layout,
+            layout=self.layout if layout is None else layout,
             options=options,
             ledger=self._ledger,
             indexes=IndexCache(self._node.indexes),
@@ -224,7 +222,7 @@ class Run:
         checkpoint = Checkpoint(
             self._tiers,
             generation=self.generation,
-            state=TorchState(model, optimizer, scheduler, dict(extra or {})),
+            state=TorchState(model, optimizer, scheduler, extra),
             data=data,
             every=every,
             ledger=self._ledger,
@@ -256,6 +254,11 @@ class Run:
             start += f" from step {generation.restore.step}"
         closed = ", closed" if self._closed else ""
         return f"<Run {name}: rank {self.layout.dp_rank} of {self.layout.dp_size}{start}{closed}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise UnsupportedError(
+            "a run cannot be copied, or sent to another process", repr(self), "open it in the process that uses it"
+        )
 
     def close(self) -> None:
         """Finish what is staged, note the end, keep the ledger in the run's home. Idempotent.

@@ -19,6 +19,7 @@ FeederKind: TypeAlias = Literal["auto", "child", "inline"]
 FEEDERS: Final[tuple[FeederKind, ...]] = get_args(FeederKind)
 
 
+_EPOCHS_MOST: Final = 10**9  # so that steps can be counted
 _MAP_WORKERS_MOST: Final = 4  # by itself: other ranks of the node have their own, and training needs the rest
 
 
@@ -81,6 +82,8 @@ class FeedOptions:
         object.__setattr__(self, "gather_bytes", parse_bytes(self.gather_bytes))
         for name, least in (("epochs", 1), ("prefetch_bytes", 0), ("gather_bytes", 0), ("threads", 1)):
             object.__setattr__(self, name, count_of(name, getattr(self, name), least))
+        if self.epochs > _EPOCHS_MOST:
+            raise ConfigError(f"epochs is {self.epochs}", hint=f"it must be {_EPOCHS_MOST:,} or less")
         if self.map_workers is not None:
             object.__setattr__(self, "map_workers", count_of("map_workers", self.map_workers, 0))
         for name in ("deadline_s", "patience_s"):

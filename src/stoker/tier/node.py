@@ -59,9 +59,9 @@ def default_nvme(environ: Mapping[str, str], uid: int) -> Path:
     return Path(environ.get("TMPDIR") or "/tmp") / f"stoker-{uid}"  # noqa: S108  the last resort, 0700 and owner-checked
 
 
-def check_run_name(name: str) -> str:
+def check_run_name(name: object) -> str:
     """The name itself, if it can be a directory on every store. Raises ConfigError."""
-    if not _RUN_NAME.match(name) or name.endswith((".", ".partial")):
+    if not isinstance(name, str) or not _RUN_NAME.match(name) or name.endswith((".", ".partial")):
         raise ConfigError(
             f"not a run name: {name!r}", hint="letters, digits, '.', '_' and '-', at most 128, as in run-42"
         )
@@ -79,14 +79,14 @@ def check_shared(path: Path | None) -> Path | None:
     _refuse_url("shared", path)
     path = user_path(path)
     with translating("cannot look into the shared tier", path):
-        is_there = path.is_dir()
+        is_there, path = path.is_dir(), path.absolute()
     if not is_there:
         raise NotFound(
             "the directory of the shared tier is not there",
-            where=str(path.absolute()),
+            where=str(path),
             hint="mount the file system, or make the directory once",
         )
-    return path.absolute()
+    return path
 
 
 def _refuse_url(tier: str, path: Path) -> None:
@@ -112,8 +112,9 @@ class NodeDirectory:
         ConfigError.
         """
         _refuse_url("nvme", root)
-        root = user_path(root).absolute()
+        root = user_path(root)
         with translating("cannot use the directory of the nvme tier", root, hint=_ELSEWHERE):
+            root = root.absolute()
             try:
                 make_dirs(root, mode=0o700)
             except NotADirectoryError as error:

@@ -99,7 +99,7 @@ class TorchState:
         scheduler: Stateful | None = None,
         extra: Mapping[str, Stateful] | None = None,
     ) -> None:
-        _check_kinds(model, optimizer, scheduler, extra or {})
+        _check_kinds(model, optimizer, scheduler, {} if extra is None else extra)
         self._model = model
         self._optimizer = optimizer
         self._scheduler = scheduler
@@ -268,18 +268,24 @@ class TorchState:
 
 def _check_kinds(model: Any, optimizer: Any, scheduler: Any, extra: Mapping[str, Any]) -> None:
     if not isinstance(model, torch.nn.Module):
-        raise ConfigError(f"model is a {type(model).__name__}, not a torch.nn.Module")
+        raise ConfigError(f"model is a {type(model).__name__}, not a torch.nn.Module", hint="give the module itself")
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
         raise ConfigError(
             f"optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer",
             hint='give one, and further ones as extra={"name": optimizer}',
         )
+    given: object = extra
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise ConfigError(f"extra is {given!r:.100}", hint='give names and objects: extra={"ema": ema}')
     holders = {f"extra[{name!r}]": value for name, value in extra.items()}
     if scheduler is not None:
         holders["scheduler"] = scheduler
     for name, holder in holders.items():
         if not isinstance(holder, Stateful):
-            raise ConfigError(f"{name} is a {type(holder).__name__} without state_dict() and load_state_dict()")
+            raise ConfigError(
+                f"{name} is a {type(holder).__name__} without state_dict() and load_state_dict()",
+                hint="give the object that holds the state, not the state",
+            )
 
 
 def _refused(name: str, error: RuntimeError) -> CheckpointError:

@@ -454,6 +454,9 @@ def test_two_tensors_of_one_path_are_refused():
         ((nn.Linear(1, 1), [torch.optim.SGD([nn.Parameter(torch.ones(1))])]), "optimizer is a list"),
         ((nn.Linear(1, 1), None, 3), "scheduler is a int without state_dict"),
         ((nn.Linear(1, 1), None, None, {"ema": 3}), r"extra\['ema'\] is a int"),
+        ((nn.Linear(1, 1), None, None, [nn.Linear(1, 1)]), r"extra is \[Linear"),
+        ((nn.Linear(1, 1), None, None, 5), "extra is 5"),
+        ((nn.Linear(1, 1), None, None, {5: nn.Linear(1, 1)}), "extra is {5: Linear"),
     ],
 )
 def test_what_is_no_training_state_is_refused_at_once(parts, what):
