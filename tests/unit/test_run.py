@@ -416,7 +416,7 @@ def test_the_object_tier_comes_from_the_settings_and_an_argument_beats_it(alone,
 
 
 def test_an_object_tier_without_a_name_is_refused_before_anything_is_written(alone, tmp_path):
-    with pytest.raises(ConfigError, match="empty text"):
+    with pytest.raises(ConfigError, match="object is ''"):
         stoker.open(run="r", nvme=tmp_path / "n", object="")
     assert not (tmp_path / "n" / "checkpoint").exists()
 
