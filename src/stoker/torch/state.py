@@ -27,7 +27,7 @@ from stoker.torch.optimizer import (
     match_groups,
     split_name,
 )
-from stoker.torch.tensors import box_of, copy_bytes, from_bytes, is_writer, part_like
+from stoker.torch.tensors import box_of, check_shown, copy_bytes, from_bytes, is_writer, part_like
 from stoker.torch.versions import find_versions, put_versions, versions_of, with_versions
 
 _NAMED: Final = 3
@@ -108,6 +108,7 @@ class TorchState:
 
     def capture(self) -> TorchCapture:
         """Look at the state now. Raises CheckpointError naming the tensor or value that cannot be saved."""
+        check_shown(self._model)
         found = TorchCapture()
         take = found.taker(Share.REPLICATED)
         shared: dict[str, Json] = {"model": self._capture_model(take), "optimizer": None, "scheduler": None}
@@ -122,6 +123,7 @@ class TorchState:
 
     def wanted(self, stored: Mapping[str, StoredTensor], scalars: Scalars) -> Sequence[TensorEntry]:
         """The parts of the stored tensors that this rank needs. Raises CheckpointError with all that does not fit."""
+        check_shown(self._model)
         problems = self._differences(scalars)
         live = TorchCapture()
         other = self._capture_model(live.taker(Share.REPLICATED))

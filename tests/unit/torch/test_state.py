@@ -581,3 +581,25 @@ def test_a_tensor_that_pytorch_refuses_to_look_at_or_copy_is_named(checkpoint, m
     monkeypatch.setattr(f"stoker.torch.state.{place}", refuse)
     with pytest.raises(CheckpointError, match=r"tensor 'model\.\w+' cannot be saved: not implemented$"):
         saving.save(after=0)
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_shards_that_data_parallel_hides_are_refused_and_not_left_out(trained):
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        grid = init_device_mesh("cpu", (1, 1), mesh_dim_names=("dp", "tp"))
+        plain = nn.parallel.DistributedDataParallel(nn.Linear(2, 2), device_mesh=grid["dp"])
+        assert len(TorchState(plain).capture().entries) == 2
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        parallelize_module(model, grid["tp"], {"1": ColwiseParallel()})
+        wrapped = nn.parallel.DistributedDataParallel(model, device_mesh=grid["dp"])
+        if trained:
+            wrapped(torch.ones(1, 2)).sum().backward()
+        with pytest.raises(CheckpointError, match=r"parameter '1\.\w+' cannot be saved: .* hides that it is a shard"):
+            TorchState(wrapped).capture()
+    finally:
+        dist.destroy_process_group()
