@@ -226,6 +226,19 @@ class InternalError(StokerError):
     exit_code = 70
 
 
+def text_of(error: BaseException) -> str:
+    """What an error says, or that it cannot say it: of one that user code made, `__str__` may fail in itself."""
+    try:
+        return str(error)
+    except BaseException as failure:  # noqa: BLE001  user code, also here: what is told of the error must not be lost
+        return f"<its message cannot be had: {type(failure).__name__}>"
+
+
+def brief(error: BaseException) -> str:
+    """Type and text of an error that is not of stoker, for the sentence of one that is."""
+    return f"{type(error).__name__}: {text_of(error)}"
+
+
 @contextmanager
 def naming(where: str, kind: type[StokerError] = StokerError) -> Iterator[None]:
     """Say `where` in errors of this kind that leave the block without a place: pure functions do not know it."""

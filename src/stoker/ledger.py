@@ -233,7 +233,10 @@ class Ledger:
             self._totals.closed = 1
             self._totals.last_ns = max(self._totals.last_ns, self._clock())
             self._publish()
-            self._image = self._memory[:]
+            try:
+                self._image = self._memory[:]
+            except MemoryError:  # then the mapping stays, which says the same
+                return
             self._memory.close()
             self._memory = None
 

@@ -13,14 +13,15 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from stoker.config import Config, load_config
-from stoker.errors import ClosedError, ConfigError
+from stoker.errors import ClosedError, ConfigError, UnsupportedError
+from stoker.io.limits import within_limits
 from stoker.io.lock import FileLock
 from stoker.ledger import Ledger, LedgerIdentity
 from stoker.tier.node import NodeDirectory, check_run_name, check_shared, default_nvme
-from stoker.values import Layout, check_layout
+from stoker.values import Layout, check_layout, path_text
 
 if TYPE_CHECKING:
     from stoker.checkpoint.generation import Generation
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from stoker.torch.delivery import DeviceName
 
 
+@within_limits("cannot open the run")
 def open(  # noqa: A001  read as stoker.open
     run: str | None = None,
     nvme: str | os.PathLike[str] | None = None,
@@ -50,18 +52,17 @@ def open(  # noqa: A001  read as stoker.open
     of the process group, if PyTorch has one. Of a run with a name every process is a rank of its own: which of them get
     the same batches is for `run.loader(layout=)` to say.
 
-    Every rank must call it: rank 0 makes the generation and tells the others. Raises RunBusy if this rank of the run
-    lives on this node already, LayoutError, ConfigError, StoreError, CapacityError.
+    Every rank must call it: they meet, then rank 0 makes the generation and tells the others. Raises RunBusy if this
+    rank of the run lives on this node already, TimedOut if ranks do not come within ten minutes, LayoutError,
+    ConfigError, StoreError, CapacityError.
     """
     if layout is None:
         layout = Layout.from_environment(os.environ)
         _check_group(layout, "environment")
     check_layout(layout)
-    places = {
-        "tiers.nvme.path": nvme,
-        "tiers.shared.path": shared,
-        "tiers.object.url": None if object is None else os.fspath(object),
-    }
+    given = {"nvme": ("tiers.nvme.path", nvme), "shared": ("tiers.shared.path", shared)}
+    given["object"] = ("tiers.object.url", object)
+    places = {at: None if value is None else path_text(name, value) for name, (at, value) in given.items()}
     config = load_config(os.environ, Path(), places, uid=os.geteuid())
     node = NodeDirectory.open(config.tiers.nvme.path or default_nvme(os.environ, os.geteuid()))
     return Run(run, node=node, layout=layout, config=config)
@@ -133,6 +134,7 @@ class Run:
         if self._lock is not None:
             weakref.finalize(user, _let_go, self._lock).atexit = False
 
+    @within_limits("cannot open the loader")
     def loader(
         self,
         dataset: Dataset | str | os.PathLike[str],
@@ -176,7 +178,7 @@ class Run:
         loader = open_loader(
             dataset,
             OrderWish(global_batch_size, seed, shuffle),
-            layout=layout or self.layout,
+            layout=self.layout if layout is None else layout,
             options=options,
             ledger=self._ledger,
             indexes=IndexCache(self._node.indexes),
@@ -190,6 +192,7 @@ class Run:
         self._keep_lock(loader)
         return loader
 
+    @within_limits("cannot make the checkpoint")
     def checkpoint(
         self,
         model: Any,
@@ -219,7 +222,7 @@ class Run:
         checkpoint = Checkpoint(
             self._tiers,
             generation=self.generation,
-            state=TorchState(model, optimizer, scheduler, dict(extra or {})),
+            state=TorchState(model, optimizer, scheduler, extra),
             data=data,
             every=every,
             ledger=self._ledger,
@@ -229,6 +232,7 @@ class Run:
         self._keep_lock(checkpoint)
         return self._stack.enter_context(checkpoint)
 
+    @within_limits("cannot make the report")
     def report(self, gpu_hour_price: float | None = None) -> Report:
         """What training waited for so far, over all ledgers at hand; the price is by default that of the settings."""
         from stoker.checkpoint.tiers import open_far
@@ -237,7 +241,7 @@ class Run:
 
         found = [self._ledger.snapshot()]  # the report counts a ledger once, in its newest copy
         if self.name is not None:
-            found += find_snapshots(self._node.run(self.name), self._near(self.name) / "ledger")
+            found += find_snapshots(self._node.run(self.name), self._near(self.name) / "ledger", at_hand=found)
             found += find_far_snapshots(open_far(self.config.tiers.object, self.name), found)
         price = self.config.report.gpu_hour_price if gpu_hour_price is None else gpu_hour_price
         return build_report(found, gpu_hour_price=price)
@@ -250,6 +254,11 @@ class Run:
             start += f" from step {generation.restore.step}"
         closed = ", closed" if self._closed else ""
         return f"<Run {name}: rank {self.layout.dp_rank} of {self.layout.dp_size}{start}{closed}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise UnsupportedError(
+            "a run cannot be copied, or sent to another process", repr(self), "open it in the process that uses it"
+        )
 
     def close(self) -> None:
         """Finish what is staged, note the end, keep the ledger in the run's home. Idempotent.

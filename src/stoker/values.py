@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
+import os
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -107,6 +108,17 @@ def whole_number(value: Any) -> int | None:
         return None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         return None
+
+
+def path_text(name: str, value: Any) -> str:
+    """A path or URL that a caller gave as `name`, as text. Raises ConfigError for what is neither; an empty one would
+    be the working directory.
+    """
+    if isinstance(value, str | os.PathLike):
+        text = os.fspath(value)
+        if text and isinstance(text, str) and "\0" not in text:
+            return text
+    raise ConfigError(f"{name} is {value!r}", hint="it must be a path or URL, as str or pathlib.Path")
 
 
 @dataclass(frozen=True, slots=True)

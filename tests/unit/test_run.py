@@ -1,9 +1,11 @@
 """The user's view: stoker.open, a loader, a checkpoint, a report."""
 
 import contextlib
+import copy
 import gc
 import json
 import os
+import pickle
 import shutil
 import threading
 import time
@@ -18,6 +20,7 @@ from stoker.errors import (
     EmptyDataset,
     Fenced,
     LayoutError,
+    NotFound,
     RunBusy,
     StokerError,
     UnsupportedError,
@@ -466,7 +469,7 @@ def test_the_object_tier_comes_from_the_settings_and_an_argument_beats_it(alone,
 
 
 def test_an_object_tier_without_a_name_is_refused_before_anything_is_written(alone, tmp_path):
-    with pytest.raises(ConfigError, match="empty text"):
+    with pytest.raises(ConfigError, match="object is ''"):
         stoker.open(run="r", nvme=tmp_path / "n", object="")
     assert not (tmp_path / "n" / "checkpoint").exists()
 
@@ -643,3 +646,75 @@ def test_what_is_no_layout_is_refused_with_how_to_make_one(tmp_path, layout):
         writer.write("a", {"x": b"1"})
     with stoker.open(nvme=tmp_path / "nvme") as run, pytest.raises(LayoutError, match=r"stoker\.Layout"):
         run.loader(tmp_path / "data", global_batch_size=1, layout=layout)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"run": value} for value in (5, b"r", Path("r"), ["r"], "")),
+        *({"nvme": value} for value in (5, b"n", ["n"], False, "", "a\0b")),
+        *({"run": "r", "shared": value} for value in (7, b"s", "", "\0")),
+        *({"run": "r", "object": value} for value in (7, b"s3://b", ["s3://b"], "")),
+    ],
+    ids=str,
+)
+def test_what_is_no_name_and_no_place_is_refused_with_what_would_be_and_makes_nothing(tmp_path, monkeypatch, wrong):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(ConfigError) as caught:
+        stoker.open(**{"nvme": tmp_path / "nvme", **wrong})
+    assert repr(next(iter(reversed(wrong.values())))) in str(caught.value) or caught.value.where
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("wrong", [5, None, b"w", "", ["w"]])
+def test_what_is_no_place_to_write_is_refused(wrong):
+    with pytest.raises(ConfigError, match="place of a data set is"):
+        stoker.writer(wrong)
+
+
+def test_what_is_no_position_no_number_of_epochs_and_no_price_is_refused(tmp_path, data):
+    with stoker.open(nvme=tmp_path / "nvme") as run:
+        loader = run.loader(data, global_batch_size=8)
+        for wrong in (None, 3, "x", loader.position(after=0).to_json()):
+            with pytest.raises(ConfigError, match="not a position"):
+                loader.seek(wrong)
+        with pytest.raises(ConfigError, match="epochs is 1000000001"):
+            run.loader(data, global_batch_size=8, epochs=10**9 + 1)
+        assert len(run.loader(data, global_batch_size=8, epochs=10**9)) == 10**9 * loader.steps_per_epoch
+        for wrong in ("x", [1], -1, float("nan")):
+            with pytest.raises(ConfigError, match="not a price"):
+                run.report(gpu_hour_price=wrong)
+
+
+def test_a_run_and_its_loader_stay_in_their_process(tmp_path, data):
+    with stoker.open(nvme=tmp_path / "nvme") as run:
+        loader = run.loader(data, global_batch_size=8)
+        for each in (run, loader):
+            for send in (pickle.dumps, copy.deepcopy):
+                with pytest.raises(UnsupportedError, match="cannot be copied, or sent to another process"):
+                    send(each)
+        next(iter(loader))
+
+
+def test_paths_hold_when_the_process_goes_elsewhere(tmp_path, data, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with stoker.open(nvme="nvme", run="r") as run:
+        loader = run.loader(os.path.relpath(data), global_batch_size=8)
+        os.chdir("elsewhere")
+        assert len(list(loader)) == len(loader)
+        assert run.report().steps == len(loader)
+    assert list(Path().iterdir()) == []
+    assert (tmp_path / "nvme" / "run" / "r").is_dir()
+
+
+def test_a_working_directory_that_is_gone_is_an_error_for_relative_paths_alone(tmp_path, data, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for place in ("n", "./n"):
+        with pytest.raises(NotFound, match="cannot use the directory of the nvme tier: no such file"):
+            stoker.open(nvme=place)
+    with stoker.open(nvme=tmp_path / "nvme") as run:
+        assert list(run.loader(data, global_batch_size=8, epochs=2))

@@ -18,7 +18,7 @@ from stoker.checkpoint.inventory import read_manifest
 from stoker.checkpoint.layout import Home, StepId
 from stoker.checkpoint.tiers import FAR_NAME
 from stoker.checkpoint.writer import Background
-from stoker.errors import ClosedError, Fenced, NotFound, SaveFailed, StokerError, TimedOut
+from stoker.errors import ClosedError, Fenced, NotFound, SaveFailed, StokerError, TimedOut, brief
 from stoker.ledger import Counter
 from stoker.store.base import Store
 from stoker.units import format_bytes, format_seconds
@@ -286,7 +286,7 @@ class Drains:
     def _failure(self, step: StepId, error: Exception) -> StokerError:
         if isinstance(error, Fenced):
             return error
-        what = error.what if isinstance(error, StokerError) else f"{type(error).__name__}: {error}"
+        what = error.what if isinstance(error, StokerError) else brief(error)
         failure = SaveFailed(
             f"step {step.step} is saved, but did not reach tier {FAR_NAME!r}: {what}",
             error.where if isinstance(error, StokerError) else self._far.url,

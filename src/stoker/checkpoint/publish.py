@@ -16,7 +16,7 @@ from stoker.checkpoint.passage import Passage
 from stoker.checkpoint.state import Json
 from stoker.checkpoint.tiers import FAR_NAME
 from stoker.checkpoint.writer import write_file
-from stoker.errors import AlreadyExists, ConfigError, Fenced, SaveFailed, StokerError, TimedOut
+from stoker.errors import AlreadyExists, ConfigError, Fenced, SaveFailed, StokerError, TimedOut, brief
 from stoker.units import format_seconds
 from stoker.values import Key
 
@@ -208,7 +208,7 @@ def _write(home: Home, staged: Staged) -> int:
 
 def _fail(home: Home, attempt: Attempt, error: Exception, *, received: bool) -> StokerError:
     """Tidy up as far as this rank may, and make an error of the room of any other."""
-    what = error.what if isinstance(error, StokerError) else f"{type(error).__name__}: {error}"
+    what = error.what if isinstance(error, StokerError) else brief(error)
     if isinstance(error, Fenced):
         if not received:  # without this rank's receipt the step cannot be whole, so nobody is finishing it
             remove_partial(home, attempt)

@@ -29,6 +29,7 @@ from stoker.errors import (
     StokerError,
     StoreError,
 )
+from stoker.io.limits import within_limits
 from stoker.io.safetensors import Header
 from stoker.store.base import Store
 
@@ -49,6 +50,7 @@ class Restored:
     fallback_files: int
 
 
+@within_limits("cannot restore")
 def restore_step(home: Home | Tiers, generation: Generation, state: TrainingState, data: Feed | None) -> Restored:
     """Bring `state` and `data` to the step that `generation` goes on from, on this rank.
 

@@ -35,7 +35,9 @@ from stoker.errors import (
     NotFound,
     SaveFailed,
     StokerError,
+    text_of,
 )
+from stoker.io.limits import within_limits
 from stoker.ledger import Counter, Ledger
 from stoker.units import format_bytes, format_seconds
 
@@ -183,6 +185,7 @@ class Checkpoint:
         )
         return step.step
 
+    @within_limits("cannot save")
     def save(self, after: HasStep | int) -> Save:
         """Save the state after a batch (or after the batch of this number); returns when the snapshot is taken.
 
@@ -426,7 +429,7 @@ class Checkpoint:
 
 def _name(error: BaseException) -> str:
     """An error in one text, also one that says nothing, as KeyboardInterrupt does."""
-    return str(error) or type(error).__name__
+    return text_of(error) or type(error).__name__
 
 
 def _check_alone(entries: Sequence[TensorEntry]) -> None:

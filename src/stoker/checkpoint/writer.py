@@ -11,6 +11,7 @@ from stoker import crash
 from stoker.checkpoint.layout import FileImage, Home, StepId
 from stoker.checkpoint.manifest import WrittenFile
 from stoker.io.checksum import CHUNK_BYTES, root_digest, xxh3_128
+from stoker.io.limits import start_thread
 from stoker.values import Key
 
 _log = logging.getLogger("stoker.checkpoint")
@@ -46,11 +47,11 @@ class Background:
         self._thread: threading.Thread | None = None
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Do `job` after those submitted before. Raises RuntimeError if a thread cannot be started, and forgets it."""
+        """Do `job` after those submitted before. Raises CapacityError if no thread can be started, and forgets it."""
         with self._lock:
             if self._thread is None:
                 thread = threading.Thread(target=self._work, name=self._name, daemon=False)
-                thread.start()
+                start_thread(thread, "cannot save in the background")
                 self._thread = thread
             self._jobs.append(job)
 

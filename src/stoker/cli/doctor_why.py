@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from stoker.meter.attribute import Account
 
 _RUNS_MAX = 16
+_log = logging.getLogger("stoker.doctor")
+_said: set[str] = set()  # it looks twice
 
 
 def why(
@@ -139,8 +143,36 @@ class _NodeFolder:
             homes += [self._shared / self._run] if self._shared is not None else []
             places = [self._node.run(self._run), *(home / "ledger" for home in homes)]
             return {self._run: find_snapshots(*places)}
-        folder = self._node.root / "run"
-        if not self._live or not folder.is_dir():
+        if not self._live:
             return {}
-        runs = sorted(folder.iterdir(), key=lambda p: p.stat().st_mtime)[-_RUNS_MAX:]
-        return {run.name: find_snapshots(run) for run in runs}
+        found = {}
+        for run in _recent_runs(self._node.root / "run"):
+            with _closed_is_said():
+                found[run.name] = find_snapshots(run)
+        return found
+
+
+def _recent_runs(folder: Path) -> list[Path]:
+    from stoker.io.os_errors import translating
+
+    found: list[Path] = []
+    with (
+        _closed_is_said(),
+        translating("cannot look for runs", folder),
+        suppress(FileNotFoundError, NotADirectoryError),
+    ):
+        found = sorted(folder.iterdir(), key=lambda p: p.stat().st_mtime)[-_RUNS_MAX:]
+    return found
+
+
+@contextmanager
+def _closed_is_said() -> Iterator[None]:
+    """Go on without what this user may not read: nobody named it, and the node itself is looked at."""
+    from stoker.errors import AccessDenied
+
+    try:
+        yield
+    except AccessDenied as error:
+        if str(error) not in _said:
+            _said.add(str(error))
+            _log.warning("a run that trains here now may be missed: %s", error)

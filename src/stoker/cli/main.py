@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import logging
 import os
@@ -25,6 +26,7 @@ from stoker.cli.report import report
 from stoker.cli.show import show
 from stoker.cli.verify import verify
 from stoker.errors import CapacityError, StokerError
+from stoker.io.limits import within_limits
 
 app = typer.Typer(
     name="stoker",
@@ -84,6 +86,23 @@ def _forget_stdout() -> None:
         os.close(null)
 
 
+def _write_all_text() -> None:
+    """What a terminal or a pipe has no characters for is written as escapes, as in a Python string."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _go_on_in_utf_8() -> None:
+    """Names in data sets are UTF-8, and so are those of files that become samples. Where Python was told to read names
+    and arguments otherwise, begin again as it was called, in its UTF-8 mode; returns only if that is not possible.
+    """
+    if sys.getfilesystemencoding() == "utf-8" or os.environ.get("PYTHONUTF8") == "1" or not sys.executable:
+        return
+    with suppress(OSError):
+        os.execve(sys.executable, sys.orig_argv, {**os.environ, "PYTHONUTF8": "1"})  # noqa: S606  our own command line
+
+
 def run(arguments: list[str]) -> int:
     """Run the command line with `arguments`; returns the exit code. Errors go to stderr, results to stdout.
 
@@ -91,9 +110,11 @@ def run(arguments: list[str]) -> int:
     line ends with 2, Ctrl-C with 130. A reader that closes stdout, as head does, ends it with 1 and no word; a stdout
     that cannot be written to is an error.
     """
+    _write_all_text()
     try:
         try:
-            app(args=arguments, prog_name="stoker")
+            with within_limits("cannot go on"):
+                app(args=arguments, prog_name="stoker")
         finally:
             if sys.stdout is not None:  # it was closed before we began
                 sys.stdout.flush()
@@ -117,5 +138,6 @@ def run(arguments: list[str]) -> int:
 
 def main() -> None:
     """Entry point of the `stoker` command."""
+    _go_on_in_utf_8()
     logging.basicConfig(format="stoker: %(levelname)s: %(message)s")  # warnings of the rooms, on stderr
     sys.exit(run(sys.argv[1:]))

@@ -13,6 +13,7 @@ import numpy as np
 from stoker.dataset.windows import TokenType, TokenWindows, name_type
 from stoker.errors import ConfigError
 from stoker.store.base import Store
+from stoker.values import path_text
 
 Decoder: TypeAlias = Literal["raw", "text", "json", "npy", "image"]
 DECODERS: Final[tuple[Decoder, ...]] = get_args(Decoder)
@@ -52,6 +53,10 @@ class Dataset:
 
     def __post_init__(self) -> None:
         given: object = self.source
+        if isinstance(given, os.PathLike) and not isinstance(os.fspath(given), str):
+            raise ConfigError(f"not a data set: {given!r}", hint="give its path as text")
+        if self.index is not None and not isinstance(self.index, Store):
+            path_text("index", self.index)
         if not isinstance(given, str | os.PathLike | Store):
             raise ConfigError(
                 f"not a data set: {given!r}",
@@ -95,7 +100,7 @@ class Dataset:
             raise ConfigError(f"fields() takes one name or more, got {names!r}", hint='write .fields("jpg", "json")')
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ConfigError(f"a field is named twice: {', '.join(map(repr, twice))}")
+            raise ConfigError(f"a field is named twice: {', '.join(map(repr, twice))}", hint="name each once")
         return replace(self, field_names=names)
 
     def decode(self, decoders: Mapping[str, str]) -> Dataset:
@@ -111,6 +116,9 @@ class Dataset:
             )
         merged = self.decoders
         for field, decoder in decoders.items():
+            name: object = field
+            if not isinstance(name, str):
+                raise ConfigError(f"a field is named by text, not {field!r}", hint='write .decode({"json": "json"})')
             if decoder not in DECODERS:
                 raise ConfigError(
                     f"unknown decoder {decoder!r} for field {field!r}", hint=f"there are {', '.join(DECODERS)}"
@@ -143,7 +151,7 @@ class Dataset:
         for each sample as well, which takes 12 us: `seeded=False`, for any of several functions, does without.
         """
         if not callable(function):
-            raise ConfigError(f"map() takes a function of one sample, got {function!r}")
+            raise ConfigError(f"map() takes a function of one sample, got {function!r}", hint="write .map(f)")
         return replace(self, mappers=(*self.mappers, function), seeded=self.seeded and seeded)
 
     def on_bad(self, policy: BadPolicy, budget_ratio: float = 0.001) -> Dataset:

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -164,11 +165,11 @@ def _digest(files: Iterable[SourceFile]) -> str:
 
 def _check_names(files: Sequence[SourceFile]) -> None:
     odd = [file.path for file in files if not _is_text(file.path)]
-    _refuse(
-        [repr(os.fsencode(path)) for path in odd],
-        "whose names are not UTF-8",
-        "rename them, or leave them out with --exclude GLOB",
-    )
+    encoding = sys.getfilesystemencoding()
+    hint = "rename them, or leave them out with --exclude GLOB"
+    if encoding != "utf-8":
+        hint = f"this process takes names for {encoding}: set PYTHONUTF8=1, or LC_ALL=C.UTF-8"
+    _refuse([repr(os.fsencode(path)) for path in odd], f"whose names are not {encoding.upper()}", hint)
 
 
 def _check_members(samples: dict[str, list[int]], members: Sequence[Member]) -> None:

@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from stoker.dataset.layout import BLOCK_MAX_BYTES, BLOCK_MIN_BYTES
 from stoker.errors import DatasetError, DigestMismatch, FormatError, NewerFormat, NotFound
+from stoker.io.os_errors import translating
 from stoker.store.base import Store
 from stoker.units import format_count
 from stoker.values import ByteRange, Key, canonical_json
@@ -151,7 +152,9 @@ def check_there(store: Store) -> None:
     """Raise NotFound if the place is not there at all: no such folder, or no object under the URL."""
     manifest = store.path(MANIFEST_KEY)
     if manifest is not None:
-        if not manifest.parent.is_dir():
+        with translating("cannot look into the folder", manifest.parent):
+            is_there = manifest.parent.is_dir()
+        if not is_there:
             raise NotFound("no such folder", store.url, "check the path")
     elif next(iter(store.list()), None) is None:
         raise NotFound("nothing is stored there", store.url, "check the URL")

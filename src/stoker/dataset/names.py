@@ -9,6 +9,7 @@ from stoker.errors import ConfigError
 
 FIELD_LIMIT: Final = 256  # more "fields" than this are names with dots in them, not a schema
 PATH_MAX_BYTES: Final = 4096
+_SHOWN_MAX_CHARACTERS: Final = 100
 
 # webdataset drops members that match this (its `skip_meta`) without a word; so does everything built on it.
 _META = re.compile(r"__[^/]*__($|/)")
@@ -53,9 +54,16 @@ def check_sample_name(key: str, field: str) -> str:
 
     Raises ConfigError where reading the path back, here or by WebDataset, would not give this key and this field.
     """
+    for what, name in (("key", key), ("field", field)):
+        given: object = name
+        if not isinstance(given, str):
+            raise ConfigError(
+                f"the {what} of a sample is {given!r}", hint="it must be text, such as 'cat/001' and 'jpg'"
+            )
     path = f"{key}.{field}"
     if problem := _path_problem(path):
-        raise ConfigError(f"not a sample name: {path!r}: {problem}")
+        shown = path if len(path) <= _SHOWN_MAX_CHARACTERS else f"{path[:_SHOWN_MAX_CHARACTERS]}..."
+        raise ConfigError(f"not a sample name: {shown!r}: {problem}", hint="as in key 'cat/001' and field 'jpg'")
     if is_meta(path):
         raise ConfigError(
             f"not a sample key: {key!r}: WebDataset readers skip a first component like __x__",

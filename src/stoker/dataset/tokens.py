@@ -22,6 +22,7 @@ from stoker.dataset.readable import Namer
 from stoker.dataset.select import Address, find_objects, parse_address
 from stoker.dataset.windows import TOKENS, TokenWindows, WindowBlocks
 from stoker.errors import DatasetError, EmptyDataset, naming
+from stoker.io.os_errors import translating
 from stoker.store.base import Store
 from stoker.store.open import open_store
 from stoker.values import ObjectInfo
@@ -219,8 +220,11 @@ def open_tokens(source: str | Path | Store, windows: TokenWindows, stack: ExitSt
 def _parse(source: str | Path) -> Address:
     """As `parse_address`; a local file is itself, whatever its name."""
     path = Path(source)
-    if "://" not in str(source) and path.is_file():
-        return Address(str(path.parent), path.name)
+    if "://" not in str(source):
+        with translating("cannot look for the file", path):
+            is_file = path.is_file()
+        if is_file:
+            return Address(str(path.parent), path.name)
     return parse_address(source, BIN_SUFFIX)
 
 

@@ -174,13 +174,13 @@ class DatasetWriter:
             raise ConfigError(f"sample {key!r} is a {type(given).__name__}, not fields", hint=_EXAMPLE)
         if not fields:
             raise ConfigError(f"sample {key!r} has no field", hint=_EXAMPLE)
-        if key in self._keys:
-            raise ConfigError(f"sample {key!r} was written before: keys are unique in a data set")
         members, encoded = [], dict[str, ReadBuffer]()
         for field, value in fields.items():
             path = check_sample_name(key, field)
             encoded[field] = as_bytes(value, field, f"field {field!r} of sample {key!r}")
             members.append(Member(path, field, len(encoded[field])))
+        if key in self._keys:
+            raise ConfigError(f"sample {key!r} was written before", self._store.url, "keys are unique in a data set")
         if len(self._fields | fields.keys()) > FIELD_LIMIT:
             raise DatasetError(f"more than {FIELD_LIMIT} different fields", f"sample {key!r}", "name fields by kind")
         self._fields |= fields.keys()

@@ -10,6 +10,7 @@ from stoker.dataset.write import DatasetWriter
 from stoker.store.base import Store
 from stoker.store.open import open_store
 from stoker.units import parse_bytes
+from stoker.values import path_text
 
 
 def writer(url: str | os.PathLike[str] | Store, *, shard_bytes: int | str = SHARD_BYTES) -> DatasetWriter:
@@ -21,7 +22,7 @@ def writer(url: str | os.PathLike[str] | Store, *, shard_bytes: int | str = SHAR
     shard_size = parse_bytes(shard_bytes)
     if isinstance(url, Store):
         return DatasetWriter(url, shard_bytes=shard_size)
-    store = open_store(os.fspath(url))
+    store = open_store(path_text("the place of a data set", url))
     opened = DatasetWriter(store, shard_bytes=shard_size)
     weakref.finalize(opened, store.close)
     return opened

@@ -27,6 +27,8 @@ _KEPT_ENVIRONMENT: Final = (
     *("CUFILE_", "KVIKIO_", "CUDA_", "NVIDIA_", "NCCL_", "STOKER_", "OMP_", "SLURM_", "KUBERNETES_", "LIBHIPFILE"),
     *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_RANK", "RANK", "AWS_REGION", "AWS_ENDPOINT_URL", "HIP_VISIBLE"),
 )
+# They say where settings and the nvme tier lie.
+_KEPT_PLACES: Final = frozenset({"HOME", "PWD", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"})
 
 T = TypeVar("T")
 
@@ -141,7 +143,9 @@ class _Written:
         elif question == "run":
             self._add_command(facts["commands"], json.loads(about), answer)
         elif question == "environment":
-            facts["environment"] = {k: v for k, v in answer.items() if k.startswith(_KEPT_ENVIRONMENT)}
+            facts["environment"] = {
+                k: v for k, v in answer.items() if k.startswith(_KEPT_ENVIRONMENT) or k in _KEPT_PLACES
+            }
         elif question == "host":
             facts["host"] = _plain(answer)
         else:

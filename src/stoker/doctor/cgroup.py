@@ -45,6 +45,11 @@ def _flat(text: str) -> dict[str, int]:
     return {match[1]: int(match[2]) for line in text.splitlines() if (match := _FLAT.match(line.strip()))}
 
 
+def throttling(text: str) -> dict[str, int]:
+    """nr_periods and nr_throttled, those of them that are there."""
+    return {name: value for name, value in _flat(text).items() if name in ("nr_periods", "nr_throttled")}
+
+
 def _file(parts: Mapping[str, str], name: str) -> str | None:
     return next((text for key, text in parts.items() if key.rpartition("/")[2] == name), None)
 

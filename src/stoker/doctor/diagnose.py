@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,7 @@ from stoker.doctor.node import LiveNode, Missing, Node
 from stoker.doctor.registry import CHECKS, KINDS
 from stoker.doctor.signals import facts_of_meta
 from stoker.errors import AccessDenied, FormatError, NotFound
+from stoker.io.os_errors import translating
 
 # What is given as a file may be a long log, of which all counts.
 _FILE_LIMIT_BYTES: Final = 64 << 20
@@ -32,7 +34,7 @@ def explain_files(paths: Sequence[Path], name: str = "auto", between_s: float | 
     Raises:
         NotFound, AccessDenied, FormatError: a file is not there, may not be read, or is none.
     """
-    return explain([Sample(_text(path), str(path)) for path in paths], KINDS, name=name, between_s=between_s)
+    return explain([Sample(sample_text(path), str(path)) for path in paths], KINDS, name=name, between_s=between_s)
 
 
 def diagnose_folder(directory: Path, targets: Sequence[Target]) -> list[Finding]:
@@ -43,20 +45,25 @@ def diagnose_folder(directory: Path, targets: Sequence[Target]) -> list[Finding]
 
     Raises:
         NotFound: it is no folder, or there is nothing in it.
+        AccessDenied: it, or a file in it, is closed to this user.
     """
-    if (directory / "root").is_dir() or (directory / "capture.json").is_file():
+    with looking_into(directory):
+        is_capture = (directory / "root").is_dir() or (directory / "capture.json").is_file()
+    if is_capture:
         node = CapturedNode(directory)
         return diagnose(node, targets or [Target(text) for text in node.targets])
     findings: list[Finding] = []
     for series in sample_series(directory):
         between_s = _window_s(directory) if len(series) == len(("t0", "t1")) else None
-        findings += explain([Sample(_text(path), path.name) for path in series], KINDS, between_s=between_s)
+        findings += explain([Sample(sample_text(path), path.name) for path in series], KINDS, between_s=between_s)
     return findings
 
 
 def read_when(directory: Path) -> float | None:
     """When a capture was made, in seconds since 1970; None for a folder of samples, of which it is not known."""
-    return CapturedNode(directory).clock_s() if (directory / "capture.json").is_file() else None
+    with looking_into(directory):
+        is_capture = (directory / "capture.json").is_file()
+    return CapturedNode(directory).clock_s() if is_capture else None
 
 
 def _window_s(directory: Path) -> float | None:
@@ -71,8 +78,10 @@ def sample_series(directory: Path) -> list[list[Path]]:
 
     Raises:
         NotFound: it is no folder, or there is nothing in it.
+        AccessDenied: it is closed to this user.
     """
-    files = sorted(p for p in directory.iterdir() if p.is_file()) if directory.is_dir() else []
+    with looking_into(directory):
+        files = sorted(p for p in directory.iterdir() if p.is_file()) if directory.is_dir() else []
     series: dict[str, list[tuple[int, Path]]] = {}
     for path in files:
         match = _MOMENT.match(path.name)
@@ -84,7 +93,17 @@ def sample_series(directory: Path) -> list[list[Path]]:
     return [[path for _, path in sorted(found)] for found in series.values()]
 
 
-def _text(path: Path) -> str:
+def looking_into(directory: Path) -> AbstractContextManager[None]:
+    """What the kernel refuses meanwhile is an error that names the folder."""
+    return translating("cannot look into the folder", directory)
+
+
+def sample_text(path: Path) -> str:
+    """The text of a sample.
+
+    Raises:
+        NotFound, AccessDenied, FormatError: it is not there, may not be read, or is none.
+    """
     found = LiveNode().read(str(path.absolute()), _FILE_LIMIT_BYTES)
     if isinstance(found, Missing):
         if found.reason == "no such file":

@@ -38,6 +38,11 @@ def parse(text: str) -> dict[str, int]:
     return found
 
 
+def pause_durations_us(text: str) -> dict[str, int]:
+    """Microseconds of pause by the counter's name, as the driver counts them; empty if it counts none."""
+    return {name: value for name, value in parse(text).items() if _DURATION.fullmatch(name)}
+
+
 def _shown(name: str, value: int) -> str:
     return f"{name}: {value}"
 

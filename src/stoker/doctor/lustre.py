@@ -185,6 +185,17 @@ def detect_lnet(text: str) -> bool:
     return bool(re.search(r"^\s*- net type:", text, re.MULTILINE))
 
 
+def path_health(text: str) -> int | None:
+    """The worst health of an interface of `lnetctl net show`, of 1000, but for the loopback; None if none is told."""
+    found = [
+        value
+        for nid, values in _interfaces(text, "").items()
+        if not nid.endswith("@lo") and "health value" in values
+        if (value := whole(values["health value"][0])) is not None
+    ]
+    return min(found, default=None)
+
+
 def explain_lnet(text: str, source: str) -> list[Finding]:
     """Interfaces that are down or not healthy; else that all are."""
     interfaces = _interfaces(text, source)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from stoker.doctor.capture import CapturedNode
-from stoker.doctor.diagnose import sample_series
+from stoker.doctor.diagnose import looking_into, sample_series, sample_text
 from stoker.doctor.identity import identify, is_local
 from stoker.doctor.node import Host, LiveNode, Missing, Node, Output
 from stoker.doctor.signal_texts import Counters, read_counters
@@ -98,27 +98,31 @@ def folder_window(directory: Path, path: str, seconds: float | None) -> Window:
 
     Raises:
         NotFound: it holds neither.
+        AccessDenied: it, or a file in it, is closed to this user.
     """
     folders = [directory / name for name in ("t0", "t1")]
-    if all(folder.is_dir() for folder in folders):
+    with looking_into(directory):
+        are_captures, is_capture = all(folder.is_dir() for folder in folders), (directory / "root").is_dir()
+    if are_captures:
         nodes = [CapturedNode(folder) for folder in folders]
         elapsed_s = seconds or nodes[1].clock_s() - nodes[0].clock_s()
         path = path or next(iter(nodes[1].targets), "")
         return _window(nodes[1], path, (read_moment(nodes[0]), read_moment(nodes[1])), elapsed_s, {})
-    if (directory / "root").is_dir():
+    if is_capture:
         raise NotFound(
             "one moment only", str(directory), "two are needed: stoker doctor --why --capture DIR makes them"
         )
     before, after = [], []
     for series in sample_series(directory):
-        texts = [_text(p) for p in series]
+        texts = [sample_text(p) for p in series]
         if len(series) > 1:
             before.append(texts[0])
             after.append(texts[-1])
         else:
             (before if re.search(r"-t0(\.\w+)?$", series[0].name) else after).append(texts[0])
     counters = read_counters(before), read_counters(after)
-    meta = facts_of_meta(_text(directory / "meta.json"), list(counters[1].disks))
+    said = LiveNode().read(str((directory / "meta.json").absolute()))
+    meta = facts_of_meta(said if isinstance(said, str) else "", list(counters[1].disks))
     facts = replace(meta, window_s=seconds or meta.window_s, mount=path or meta.mount)
     return Window(*counters, facts)
 
@@ -133,11 +137,6 @@ def _window(
         if name in after.gauges:
             after.gauges[name] = after.gauges[name] + values
     return Window(before, after, replace(facts, window_s=elapsed_s if elapsed_s > 0 else None))
-
-
-def _text(path: Path) -> str:
-    found = LiveNode().read(str(path.absolute()), 64 << 20)
-    return found if isinstance(found, str) else ""
 
 
 def _llite(node: Node) -> list[str]:

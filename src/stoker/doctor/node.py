@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
+from stoker.io.host import cpu_count
+
 READ_LIMIT_BYTES: Final = 1 << 20
 COMMAND_LIMIT_S: Final = 1.8
 COMMAND_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/cuda/gds/tools"
@@ -246,11 +248,7 @@ class LiveNode:
 
     def host(self) -> Host | Missing:
         """What the process knows of itself."""
-        try:
-            cpu_count = len(os.sched_getaffinity(0))
-        except OSError:
-            cpu_count = os.cpu_count() or 1
-        return Host(os.geteuid(), platform.machine(), platform.release(), cpu_count)
+        return Host(os.geteuid(), platform.machine(), platform.release(), cpu_count())
 
     def clock_s(self) -> float:
         """Seconds since the epoch."""

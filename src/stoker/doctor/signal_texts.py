@@ -7,19 +7,26 @@ Documentation (iostats, psi, cgroup-v2, proc_net), nfs-utils mountstats, Lustre 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from stoker.doctor import dcgm, diskstats, gds_stats, lustre, mountstats, pressure, proc_stat, rdma, tcp
-from stoker.doctor.texts import fields, real, sections, tree, whole
+from stoker.doctor import (
+    cgroup,
+    dcgm,
+    diskstats,
+    ethtool,
+    gds_stats,
+    lustre,
+    mountstats,
+    pressure,
+    proc_stat,
+    rdma,
+    tcp,
+)
+from stoker.doctor.texts import fields, sections, tree, whole
 
 SECTOR_BYTES: Final = 512
-_PAUSE: Final = re.compile(r"\s*([rt]x_prio\d_pause_duration):\s*(\d{1,30})\s*")
-_RTT: Final = re.compile(r"\brtt:([\d.]+)/.*\bminrtt:([\d.]+)")
-_HEALTH: Final = re.compile(r"\s*health value:\s*(\d{1,6})\s*")
-_NID: Final = re.compile(r"\s*-? ?nid:\s*(\S+)")
 _DATA_CALLS: Final = frozenset(
     {"read", "write", "read_bytes", "write_bytes", "mmap", "page_fault", "brw_read", "brw_write"}
 )
@@ -106,7 +113,7 @@ def read_counters(texts: Iterable[str]) -> Counters:
     found = Counters()
     for text in texts:
         for body in sections(text).values():
-            _read_lines(found, body)
+            _read_processors(found, body)
             _read_storage(found, body)
             _read_network(found, body)
             _read_gpus(found, body)
@@ -116,23 +123,8 @@ def read_counters(texts: Iterable[str]) -> Counters:
     return found
 
 
-def _read_lines(found: Counters, body: str) -> None:
-    """What stands in lines of its own, and no subject reads."""
-    nid = ""
-    for line in body.splitlines():
-        if match := _PAUSE.fullmatch(line):
-            found.pause_us[match[1]] = int(match[2])
-        elif match := _RTT.search(line):
-            now, least = real(match[1]), real(match[2])
-            if now is not None and least:
-                found.rtt_growth = max(found.rtt_growth or 0.0, now / least)
-        elif match := re.fullmatch(r"(nr_periods|nr_throttled) (\d{1,30})\s*", line):
-            found.cgroup[match[1]] = int(match[2])
-        elif match := _NID.match(line):
-            nid = match[1]
-        elif (match := _HEALTH.fullmatch(line)) and not nid.endswith("@lo"):
-            health = int(match[1])
-            found.path_health = health if found.path_health is None else min(found.path_health, health)
+def _read_processors(found: Counters, body: str) -> None:
+    found.cgroup |= cgroup.throttling(body)
     ticks = proc_stat.parse(body)
     if ticks:
         found.cpu = tuple(ticks.values())
@@ -140,6 +132,12 @@ def _read_lines(found: Counters, body: str) -> None:
 
 def _read_network(found: Counters, body: str) -> None:
     found.tcp |= tcp.parse_snmp(body)
+    found.pause_us |= ethtool.pause_durations_us(body)
+    growth, health = tcp.rtt_growth(body), lustre.path_health(body)
+    if growth is not None:
+        found.rtt_growth = max(found.rtt_growth or 0.0, growth)
+    if health is not None:
+        found.path_health = health if found.path_health is None else min(found.path_health, health)
     for name, n in tcp.parse_net_dev(body).items():
         found.links[name] = Link(n[0], n[1], n[3], n[8])
 

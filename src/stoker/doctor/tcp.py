@@ -144,6 +144,12 @@ def parse_ss(text: str) -> list[Connection]:
     return found
 
 
+def rtt_growth(text: str) -> float | None:
+    """How many times its least the round trip of a connection takes now, of the one that grew most; None if unseen."""
+    pairs = [(one.number("rtt"), one.number("minrtt")) for one in parse_ss(text)]
+    return max((now / least for now, least in pairs if now is not None and least), default=None)
+
+
 def explain_ss(text: str, source: str) -> list[Finding]:
     """The connections to storage servers; all of them, if none has a port of storage."""
     connections = parse_ss(text)

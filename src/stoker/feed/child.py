@@ -11,6 +11,7 @@ import _thread
 import contextlib
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -45,7 +46,7 @@ from stoker.feed.wire import (
     hear_error,
     say,
 )
-from stoker.io.child import Child
+from stoker.io.child import Child, Ended
 from stoker.io.memory import MapWatcher, Slot, Window, make_words, map_words, room, take_apart
 from stoker.ledger import Counter
 from stoker.units import format_seconds
@@ -275,9 +276,16 @@ class ChildFeeder:
             raise ChildDied(
                 f"{what}, as {_DEATHS_MAX} before it{said}",
                 where=os.fsdecode(self._hello.data),
-                hint="SIGKILL is often the kernel short of memory; feeder='inline' makes batches in this process",
+                hint=f"{self._why(how)}; feeder='inline' makes batches in this process",
             )
         _log.warning("%s; another one goes on (%d of %d). %s", what, self._death_count, _DEATHS_MAX, words)
+
+    def _why(self, how: Ended) -> str:
+        if how.reason:
+            return how.reason
+        if self._page[Word.OPENED]:
+            return "the last words of a process say why it ended"
+        return f"it never began: its last words may say why; is {sys.executable!r} the Python of this program?"
 
     def _part(self, child: Child) -> None:
         self._child = self._loans.channel = None

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from stoker.errors import ConfigError
+from stoker.errors import ConfigError, brief
 
 if TYPE_CHECKING:
     from stoker.feed.mapper import Mapper
@@ -36,7 +36,7 @@ def _pack_function(function: Mapper) -> bytes:
     except Exception as error:  # user code: objects say in any way that they cannot be pickled
         name = getattr(function, "__qualname__", type(function).__name__)
         raise ConfigError(
-            f"map function {name!r} cannot travel to the process that makes batches: {type(error).__name__}: {error}",
+            f"map function {name!r} cannot travel to the process that makes batches: {brief(error)}",
             hint='let it open what it needs when it is called; or feeder="inline" runs it in this process',
         ) from error
 
@@ -55,7 +55,7 @@ def unpack_function(packed: bytes) -> Mapper:
         function: Mapper = cloudpickle.loads(packed)
     except Exception as error:  # user code: its modules are imported here
         raise ConfigError(
-            f"a map function cannot be loaded in the process that makes batches: {type(error).__name__}: {error}",
+            f"a map function cannot be loaded in the process that makes batches: {brief(error)}",
             hint='its module must be importable there; or feeder="inline" runs it in the trainer',
         ) from error
     return function

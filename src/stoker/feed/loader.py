@@ -10,12 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from stoker.dataset.describe import Dataset
 from stoker.dataset.order import Order
 from stoker.dataset.readable import Readable
-from stoker.errors import ClosedError, ConfigError, DatasetError, naming
+from stoker.errors import ClosedError, ConfigError, DatasetError, UnsupportedError, naming
 from stoker.feed.bad import BadBudget
 from stoker.feed.batch import Batch
 from stoker.feed.child import ChildFeeder
@@ -148,6 +148,11 @@ class Loader:
         facts += "" if self._evaluates else f", seed {recipe.seed}"
         return f"<Loader of {self._url}: {facts}{'' if self._is_open else ', closed'}>"
 
+    def __reduce__(self) -> NoReturn:
+        raise UnsupportedError(
+            "a loader cannot be copied, or sent to another process", self._url, "with a DataLoader use num_workers=0"
+        )
+
     def __len__(self) -> int:
         """Steps of all epochs, wherever it stands."""
         return self._step_count
@@ -171,6 +176,11 @@ class Loader:
     def seek(self, position: Position) -> None:
         """Go on at `position`. Raises ConfigError if it is of other data or another recipe, or for an evaluation."""
         progress = self._training("cannot go on from a checkpoint")
+        from stoker.dataset.position import Position  # noqa: PLC0415  a run from its beginning does without
+
+        given: object = position
+        if not isinstance(given, Position):
+            raise ConfigError(f"not a position: {given!r}", self._url, "seek() takes what position() gave")
         with naming(self._url):
             position.check(self.order)
         progress.next_step = position.next_step

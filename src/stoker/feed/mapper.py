@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.errors import ClosedError, SampleError
+from stoker.errors import ClosedError, SampleError, brief
 from stoker.feed.batch import OBJECTS, Field, InReply, InSlot
 from stoker.io.memory import align
 
@@ -37,7 +37,7 @@ class Samples:
             try:
                 result: object = mapper(sample)
             except BaseException as error:  # user code: whatever it raises, also to end, is told with the sample's name
-                raise self.error(row, f"map() failed: {type(error).__name__}: {error}") from error
+                raise self.error(row, f"map() failed: {brief(error)}") from error
             if not isinstance(result, dict) or not all(isinstance(name, str) for name in result):
                 kind = type(result).__name__
                 raise self.error(row, f"map() returned a {kind}", "return a dict of one sample, field -> value")
@@ -183,7 +183,7 @@ def _as_array(samples: Samples, row: int, name: str, value: Any) -> NDArray[Any]
             kind = type(value).__name__
             raise samples.error(
                 row,
-                f"map() returned a {kind} as {name!r} that cannot become an array: {type(error).__name__}: {error}",
+                f"map() returned a {kind} as {name!r} that cannot become an array: {brief(error)}",
                 "return numpy arrays, numbers, bytes or str; of a tensor .detach().cpu(), in a type that numpy has",
             ) from error
         if array.dtype.names is None and not array.dtype.hasobject:

@@ -11,7 +11,7 @@ from stoker.dataset.describe import Dataset
 from stoker.dataset.order import Order
 from stoker.dataset.readable import Readable
 from stoker.dataset.recipe import Shuffle, plan_recipe
-from stoker.errors import EmptyDataset, naming
+from stoker.errors import CapacityError, EmptyDataset, naming
 from stoker.feed.decode import DECODERS
 from stoker.feed.loader import Loader
 from stoker.feed.options import FeedOptions
@@ -56,7 +56,10 @@ def open_loader(
         opened = open_described(description, opened_here, indexes)
         with naming(opened.store.url, EmptyDataset):
             order = _fix_order(opened, wish)
-        loader = Loader(description, opened, order=order, layout=layout, options=options, ledger=ledger, start=start)
+        with naming(opened.store.url, CapacityError):
+            loader = Loader(
+                description, opened, order=order, layout=layout, options=options, ledger=ledger, start=start
+            )
         on_error.pop_all()
         return loader
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, get_args
 
 from stoker.errors import ConfigError
 from stoker.feed.decode import DECODERS, Decoder
+from stoker.io.host import cpu_count
 from stoker.units import MIB, parse_bytes
 from stoker.values import whole_number
 
@@ -19,6 +20,7 @@ FeederKind: TypeAlias = Literal["auto", "child", "inline"]
 FEEDERS: Final[tuple[FeederKind, ...]] = get_args(FeederKind)
 
 
+_EPOCHS_MOST: Final = 10**9  # so that steps can be counted
 _MAP_WORKERS_MOST: Final = 4  # by itself: other ranks of the node have their own, and training needs the rest
 
 
@@ -88,6 +90,8 @@ class FeedOptions:
         object.__setattr__(self, "gather_bytes", parse_bytes(self.gather_bytes))
         for name, least in (("epochs", 1), ("prefetch_bytes", 0), ("gather_bytes", 0), ("threads", 1)):
             object.__setattr__(self, name, count_of(name, getattr(self, name), least))
+        if self.epochs > _EPOCHS_MOST:
+            raise ConfigError(f"epochs is {self.epochs}", hint=f"it must be {_EPOCHS_MOST:,} or less")
         if self.map_workers is not None:
             object.__setattr__(self, "map_workers", count_of("map_workers", self.map_workers, 0))
         for name in ("deadline_s", "patience_s"):
@@ -101,7 +105,7 @@ class FeedOptions:
         """How many processes map, if there is something to map."""
         if self.map_workers is not None:
             return self.map_workers
-        return max(1, min(_MAP_WORKERS_MOST, len(os.sched_getaffinity(0)) // 2)) if in_child else 0
+        return max(1, min(_MAP_WORKERS_MOST, cpu_count() // 2)) if in_child else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,8 @@ Their headers say how much that is. The bytes of other fields move there with th
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +17,7 @@ from stoker.feed.batch import BYTES, Field, InSlot
 from stoker.feed.decode import Decoder, Rows, decode_batch, decode_image, decode_images, image_shape_of
 from stoker.feed.images import keep_memory
 from stoker.feed.placement import Work
+from stoker.io.host import cpu_count
 from stoker.io.memory import align
 
 
@@ -25,7 +25,7 @@ class ImageThreads:
     """A thread for each processor: what takes time in decoding an image lets go of the interpreter lock."""
 
     def __init__(self) -> None:
-        self._count = len(os.sched_getaffinity(0))
+        self._count = cpu_count()
         self._pool = ThreadPoolExecutor(self._count, "stoker-image")
         keep_memory(self._count)
 
@@ -34,7 +34,17 @@ class ImageThreads:
 
         One task an image would cost 15 us more for each.
         """
-        wait([self._pool.submit(take_some) for _ in range(min(self._count, count))])
+        futures: list[Future[None]] = []
+        try:
+            for _ in range(min(self._count, count)):
+                futures.append(Future())
+                self._pool.submit(_do, take_some, futures[-1])
+        except (
+            BaseException
+        ):  # an executor that can start no thread keeps what it was given: that is not begun any more
+            wait([future for future in futures if not future.cancel()])
+            raise
+        wait(futures)
 
     def stop(self, *, wait_for_them: bool) -> None:
         """Take no more; each thread is done with its batch soon."""
@@ -87,6 +97,14 @@ def decode_pictures(
     work.fields = tuple(fields[index] for index in range(len(rows)))
     work.nbytes = nbytes + rest_bytes
     work.encoded = tuple(zip(starts, plan.row_offsets, names, strict=True))
+
+
+def _do(job: Callable[[], None], future: Future[None]) -> None:
+    if future.set_running_or_notify_cancel():
+        try:
+            job()
+        finally:
+            future.set_result(None)
 
 
 def _decode_images(

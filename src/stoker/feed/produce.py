@@ -24,6 +24,7 @@ from stoker.feed.outlook import Outlook
 from stoker.feed.placement import Placement, Work
 from stoker.feed.plan import FeedSpec, plan_batches
 from stoker.feed.stages import Stages
+from stoker.io.limits import shortage, start_thread
 from stoker.io.memory import make_apart
 from stoker.units import format_seconds
 
@@ -87,7 +88,7 @@ class Producer:
         if self._planner is None:
             self._planner = threading.Thread(target=self._plan_batches, name="stoker-plan", daemon=True)
         if self._planner.ident is None:
-            self._planner.start()
+            start_thread(self._planner, "cannot make batches")
         self._next = self._frontier = step
         self._asked, self._asked_ns, self._ahead = step, since_ns, True
         self._arena.wake()
@@ -111,6 +112,8 @@ class Producer:
     def _failed(self) -> BaseException:
         """What ended the planner: said as it is if the system gave too little, else a bug."""
         failure = self._failure
+        assert failure is not None
+        failure = shortage(failure, "cannot make batches") or failure
         if isinstance(failure, CapacityError):
             return CapacityError(failure.what, failure.where, failure.hint)
         error = InternalError(f"the feeder failed: {failure!r}")
@@ -291,6 +294,8 @@ class Producer:
     # What becomes of a batch, in the thread of its last stage.
 
     def _finish(self, work: Work, error: BaseException | None) -> None:
+        if error is not None:
+            error = shortage(error, f"cannot make the batch of step {work.step}", self._opened.store.url) or error
         with self._changed:
             if error is None and not work.dropped:
                 self._outlook.open()

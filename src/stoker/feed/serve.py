@@ -47,6 +47,7 @@ from stoker.feed.wire import (
 )
 from stoker.io.channel import Channel
 from stoker.io.entry import enter
+from stoker.io.limits import start_thread, within_limits
 from stoker.io.memory import Arena, Slot, apart_fd, make_apart, map_words
 
 if TYPE_CHECKING:
@@ -102,10 +103,13 @@ class Server(Producer):
         self._held_up = False  # the trainer did not listen: stoker-push pushes until it has caught up
         logging.getLogger().addHandler(_Forward(channel, self._outbox))
 
+    def begin(self) -> None:
+        """Be ready to answer. Raises CapacityError."""
+        start_thread(threading.Thread(target=self._push_all, name="stoker-push", daemon=True), "cannot make batches")
+        self._page[Word.OPENED] = 1
+
     def serve(self, heard: Sequence[FromTrainer]) -> None:
         """Answer until the other side is gone; `heard` came before."""
-        threading.Thread(target=self._push_all, name="stoker-push", daemon=True).start()
-        self._page[Word.OPENED] = 1
         for message in heard:
             self._hear(message)
         while True:
@@ -344,10 +348,26 @@ def _serve(channel: Channel) -> None:
     arena_fd, page_fd = found[1]
     logging.getLogger().setLevel(hello.state.log_levels[0])
     logging.getLogger("stoker").setLevel(hello.state.log_levels[1])
+    heard: list[FromTrainer] = []
+    try:
+        with within_limits("the process that makes batches cannot begin"):
+            server = _make_server(channel, hello, arena_fd, page_fd, heard)
+            server.begin()
+    except EOFError:
+        raise
+    except BaseException as error:  # noqa: BLE001  process boundary: told to the trainer
+        channel.send(encode(Failed(tell_error(error))))
+        while True:
+            channel.receive(None)  # until the trainer has heard it
+    server.serve(heard)
+
+
+def _make_server(channel: Channel, hello: Hello, arena_fd: int, page_fd: int, heard: list[FromTrainer]) -> Server:
+    """Open the data set, hearing what the trainer says meanwhile. Raises whatever went wrong."""
     workers = _start_workers(hello.map_workers)
     opened: SimpleQueue[Fed | BaseException] = SimpleQueue()
-    threading.Thread(target=partial(_open, hello, opened), name="stoker-open", daemon=True).start()
-    heard: list[FromTrainer] = []
+    thread = threading.Thread(target=partial(_open, hello, opened), name="stoker-open", daemon=True)
+    thread.start()
     while True:
         try:
             fed = opened.get_nowait()
@@ -357,11 +377,9 @@ def _serve(channel: Channel) -> None:
             if found is not None:
                 heard.append(decode_from_trainer(found[0]))
     if isinstance(fed, BaseException):
-        channel.send(encode(Failed(tell_error(fed))))
-        while True:
-            channel.receive(None)  # until the trainer has heard it
+        raise fed
     arena = Arena(hello.state.arena_bytes, arena_fd)
-    Server(channel, fed, hello, arena, map_words(page_fd, PAGE_WORDS), workers).serve(heard)
+    return Server(channel, fed, hello, arena, map_words(page_fd, PAGE_WORDS), workers)
 
 
 def _start_workers(count: int) -> Sequence[Child]:

@@ -29,6 +29,7 @@ from stoker.feed.placement import DECODED, Placement, Work
 from stoker.feed.plan import BatchPlan, FeedSpec
 from stoker.feed.rows import Reader, RowPace, RowReader
 from stoker.io.buffers import view
+from stoker.io.limits import start_thread
 from stoker.store.base import CachingStore
 from stoker.values import StageTimes
 
@@ -294,12 +295,15 @@ class Stages:
             targets = [("stoker-decode", partial(self._run, self._to_decode, self._decode))] * count
         if self._spec.mappers:
             targets.append(("stoker-map", partial(self._run, self._to_map, self._map)))
-        self._threads = [threading.Thread(target=target, name=name, daemon=True) for name, target in targets]
-        for thread in self._threads:
-            thread.start()
+        for name, target in targets:
+            thread = threading.Thread(target=target, name=name, daemon=True)
+            start_thread(thread, "cannot make batches")
+            self._threads.append(thread)
         if self.workers is not None:
-            self.workers.start()
-            self._threads += self.workers.threads
+            try:
+                self.workers.start()
+            finally:
+                self._threads += self.workers.threads
 
     def _read(self, work: Work, job: Job) -> None:
         work.job = None

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker import errors
-from stoker.errors import InternalError, SampleError, StokerError
+from stoker.errors import InternalError, SampleError, StokerError, text_of
 from stoker.feed.batch import BYTES, OBJECTS, BadSample, Deferred, Field, InReply, InSlot, Named, WireBatch, key_field
 from stoker.feed.decode import DECODERS, Rows
 from stoker.values import StageTimes
@@ -283,15 +283,8 @@ class FeederTraceback(Exception):
 def tell_error(error: BaseException) -> Told:
     """An error as a message."""
     trace = "".join(traceback.format_exception(error))
-    said = (error.what, error.where, error.hint) if isinstance(error, StokerError) else (_text_of(error), "", "")
+    said = (error.what, error.where, error.hint) if isinstance(error, StokerError) else (text_of(error), "", "")
     return Told(*map(spell, (type(error).__name__, *said, trace)))
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as failure:  # noqa: BLE001  user code: what an error says may be an error in itself
-        return f"<str() of it failed: {type(failure).__name__}>"
 
 
 def hear_error(told: Told) -> BaseException:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -40,6 +41,7 @@ from stoker.feed.plan import FeedSpec
 from stoker.feed.wire import NOWHERE, MadeField, Said, encode, hear_error, hear_values, say, tell_fields, to_text
 from stoker.io.channel import Channel
 from stoker.io.child import Child
+from stoker.io.limits import start_thread
 from stoker.io.memory import Slot, apart_fd, make_words, map_words
 
 MODULE: Final = "stoker.feed.map_worker"
@@ -124,16 +126,14 @@ class MapPool:
         self._hatched += children
 
     def start(self) -> None:
-        """Start the threads, each of which starts its process."""
+        """Start the threads, each of which starts its process. Raises CapacityError; those started are in `threads`."""
         self._workers = [_Worker(self._spec, self._placement) for _ in range(self._worker_count)]
         for worker, child in zip(self._workers, self._hatched, strict=False):
             worker.hatched = child
-        self.threads = [
-            threading.Thread(target=self._work, args=(worker,), name=f"stoker-map-{number}", daemon=True)
-            for number, worker in enumerate(self._workers)
-        ]
-        for thread in self.threads:
-            thread.start()
+        for number, worker in enumerate(self._workers):
+            thread = threading.Thread(target=self._work, args=(worker,), name=f"stoker-map-{number}", daemon=True)
+            start_thread(thread, "cannot start the map workers")
+            self.threads.append(thread)
 
     def pids(self) -> list[int]:
         """The processes that run now."""
@@ -220,7 +220,7 @@ class MapPool:
 
     def _converse(self, worker: _Worker, mapping: _Mapping, start: int, stop: int) -> Mapped | NotMapped:
         """Have a micro-batch mapped, by another process if the one that does it dies."""
-        how = ""
+        how, why = "", ""
         rows: list[int] = []  # where a process ended
         while len(rows) < _TRIES and not (rows and rows[-1] >= 0 and rows.count(rows[-1]) >= _TRIES_A_SAMPLE):
             try:
@@ -234,10 +234,10 @@ class MapPool:
                     worker.tell_target(mapping)
             except EOFError:
                 rows.append(worker.row())
-                how = worker.bury(silent=self._stopped)
+                how, why = worker.bury(silent=self._stopped)
                 if self._stopped:
                     raise ClosedError("the loader is closed") from None
-        raise _died_again(mapping.work.plan.keys, range(start, stop), rows, how)
+        raise _died_again(mapping.work.plan.keys, range(start, stop), rows, how, why)
 
     def _show(self, mapping: _Mapping, shown: Shown) -> None:
         """Find room for what the map gives, and let the rest of the batch begin."""
@@ -272,14 +272,14 @@ class MapPool:
             self._finish(mapping.work, ClosedError("the loader is closed"))
 
 
-def _died_again(keys: list[str], rows: range, ends: list[int], how: str) -> ChildDied:
+def _died_again(keys: list[str], rows: range, ends: list[int], how: str, why: str) -> ChildDied:
     """The error for a micro-batch that ended every process that it was given to, at the row that `ends` says."""
     shown = ", ".join(repr(keys[row]) for row in rows[:_KEYS_SHOWN])
     more = f" and {len(rows) - _KEYS_SHOWN} more" if len(rows) > _KEYS_SHOWN else ""
     at = f"at sample {keys[ends[-1]]!r} of" if ends[-1] >= 0 else "before any of"
     return ChildDied(
         f"map() ended the process that it ran in {len(ends)} times, the last one {at} {shown}{more}: {how}",
-        hint="a library crashes on this sample; SIGKILL is often the kernel short of memory: fewer feed.map_workers",
+        hint=why or "the function, or what it calls, ends its process",
     )
 
 
@@ -402,11 +402,11 @@ class _Worker:
         """The row of the batch that it was at; -1 if at none."""
         return -1 if self._page is None else int(self._page[0])
 
-    def bury(self, *, silent: bool) -> str:
-        """It has ended: say how, and let go of all it held."""
+    def bury(self, *, silent: bool) -> tuple[str, str]:
+        """It has ended: say how, and what is usually behind that, and let go of all it held."""
         child = self.child
         if child is None:
-            return "no process"
+            return "no process", ""
         how = child.end(_CLOSE_S)
         words = child.last_words()
         if not silent:
@@ -417,7 +417,9 @@ class _Worker:
                 words,
             )
         self.end()
-        return f"{how}; its last words: {' | '.join(words.splitlines()[-3:])}" if words else how
+        said = f"; its last words: {' | '.join(words.splitlines()[-3:])}" if words else ""
+        fewer = ": fewer feed.map_workers take less" if how.code == -signal.SIGKILL else ""
+        return f"{how}{said}", how.reason + fewer
 
     def shut(self) -> None:
         """Tell the process to end at once. For any thread."""

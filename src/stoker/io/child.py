@@ -19,7 +19,7 @@ import sys
 from collections.abc import Mapping
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from stoker.errors import CapacityError, StokerError, UnsupportedError
 from stoker.io.channel import Channel
@@ -27,7 +27,30 @@ from stoker.io.memfd import anonymous_file
 
 _SHOWN_MAX_CHARACTERS: Final = 600
 _LEAVE_S: Final = 1.0
+_CRASHES: Final = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE})
 _NEEDED: Final = ("crc32c", "msgspec", "numpy", "xxhash")
+
+
+class Ended(NamedTuple):
+    """How a process ended: `code` is its exit code, or minus the number of the signal that ended it."""
+
+    code: int
+
+    def __str__(self) -> str:
+        if self.code >= 0:
+            return f"exit code {self.code}"
+        with contextlib.suppress(ValueError):
+            return signal.Signals(-self.code).name
+        return f"signal {-self.code}"
+
+    @property
+    def reason(self) -> str:
+        """What is usually behind a signal; "" for an exit code, which only the last words explain."""
+        if self.code >= 0:
+            return ""
+        if -self.code == signal.SIGKILL:
+            return "SIGKILL is often the kernel short of memory"
+        return "a library crashed in it" if -self.code in _CRASHES else f"another process sent it {self}"
 
 
 class Child:
@@ -89,7 +112,7 @@ class Child:
             return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
         return False
 
-    def end(self, timeout_s: float) -> str:
+    def end(self, timeout_s: float) -> Ended:
         """Tell it to end, wait, and kill it if it has not ended after `timeout_s`; returns how it ended. What it sent
         before can still be received. Idempotent.
         """
@@ -98,12 +121,7 @@ class Child:
             self._process.kill()
             self._process.wait()
         _reap()
-        code = self._process.returncode
-        if code >= 0:
-            return f"exit code {code}"
-        with contextlib.suppress(ValueError):
-            return signal.Signals(-code).name
-        return f"signal {-code}"
+        return Ended(self._process.returncode)
 
     def close(self) -> None:
         """Let go of the channel, in which no thread may be, and of the last words. Idempotent.
@@ -177,7 +195,12 @@ def _reap_all() -> None:
 
 def _not_started(error: OSError) -> StokerError:
     what = f"cannot start a child process: {(error.strerror or str(error)).lower()}"
-    if error.errno in (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOEXEC, errno.ENOTDIR):
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        hint = "sys.executable is not there: was the environment moved, or replaced while this ran?"
+        return UnsupportedError(what, where=sys.executable, hint=hint)
+    if error.errno in (errno.ENOEXEC, errno.ELIBBAD):
+        return UnsupportedError(what, where=sys.executable, hint="sys.executable is no program of this machine")
+    if error.errno in (errno.EACCES, errno.EPERM):
         return UnsupportedError(what, where=sys.executable, hint="this process may not run its own interpreter")
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return CapacityError(what, where=sys.executable, hint="raise the limit of open files (ulimit -n)")

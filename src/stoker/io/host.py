@@ -1,4 +1,4 @@
-"""Which host this is, as far as kernel locks reach."""
+"""Which host this is, as far as kernel locks reach, and what of it this process may use."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ from pathlib import Path
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _START_FIELD = 19  # of /proc/PID/stat, counted from the state behind the name: clock ticks from boot to start
+
+
+def cpu_count() -> int:
+    """Processors that this process may use; those of the host where a sandbox does not say."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except OSError:
+        return os.cpu_count() or 1
 
 
 def host_name() -> str:

@@ -27,7 +27,7 @@ def anonymous_file(name: str, content: bytes = b"") -> int:
 
 
 def make_memfd(name: str, size_bytes: int) -> int:
-    """An open file of that size, all zeros, that is in no file system. Raises CapacityError."""
+    """An open file of that size, all zeros, that is in no file system. Raises CapacityError, UnsupportedError."""
     if not hasattr(os, "memfd_create"):
         raise UnsupportedError("this platform has no memfd", hint="stoker runs on Linux")
     try:
@@ -43,17 +43,22 @@ def make_memfd(name: str, size_bytes: int) -> int:
 
 
 def resize(fd: int, size_bytes: int) -> None:
-    """Make such a file larger. Raises CapacityError."""
+    """Make such a file larger. Raises CapacityError, UnsupportedError."""
     try:
         os.ftruncate(fd, max(size_bytes, _LEAST_BYTES))
     except (OSError, OverflowError) as error:
         raise refused(error, size_bytes) from error
 
 
-def refused(error: OSError | OverflowError, size_bytes: int) -> CapacityError:
+def refused(error: OSError | OverflowError, size_bytes: int) -> CapacityError | UnsupportedError:
     """The error for memory that the system does not give."""
     code = error.errno if isinstance(error, OSError) else None
     reason = os.strerror(code).lower() if code else str(error)
+    if code in (errno.EPERM, errno.EACCES, errno.ENOSYS):
+        return UnsupportedError(
+            f"this process may have no shared memory: {reason}",
+            hint="a sandbox (seccomp, gVisor) must allow memfd_create, and ftruncate and mmap of what it gives",
+        )
     if code in (errno.EMFILE, errno.ENFILE):
         return CapacityError(f"no shared memory: {reason}", hint="raise the limit of open files (ulimit -n)")
     if code == errno.EFBIG:

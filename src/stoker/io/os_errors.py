@@ -13,6 +13,7 @@ from stoker.errors import (
     AccessDenied,
     AlreadyExists,
     CapacityError,
+    ConfigError,
     NotFound,
     StokerError,
     StoreError,
@@ -82,13 +83,30 @@ def translate(
 
 @contextmanager
 def translating(doing: str, where: Path, *, needed_bytes: int | None = None, hint: str = "") -> Iterator[None]:
-    """Raise what `translate` makes of an OSError inside the block; errors of stoker pass."""
+    """Raise what `translate` makes of an OSError inside the block, and `unnameable` of a name that no file can have;
+    errors of stoker pass.
+    """
     try:
         yield
     except StokerError:
         raise
+    except ValueError as error:
+        found = unnameable(error, doing, where)
+        if found is None:
+            raise
+        raise found from error
     except OSError as error:
         raise translate(error, doing, where, needed_bytes=needed_bytes, hint=hint) from error
+
+
+def unnameable(error: ValueError, doing: str, where: Path) -> ConfigError | None:
+    """The error for a name that the kernel cannot be told, met while `doing` something; None for any other error."""
+    if isinstance(error, UnicodeEncodeError):
+        what = f"{doing}: this process can write no such name in {error.encoding}"
+        return ConfigError(what, ascii(str(where)), "set PYTHONUTF8=1, or LC_ALL=C.UTF-8")
+    if "null" in str(error):
+        return ConfigError(f"{doing}: a name holds no zero byte", ascii(str(where)))
+    return None
 
 
 def _space(where: Path, needed_bytes: int | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from stoker.errors import FormatError, NewerFormat, NotFound, StoreError
+from stoker.io.os_errors import translating
 from stoker.ledger import LedgerSnapshot, ledger_name, parse_ledger, read_ledger
 from stoker.store.base import Store
 from stoker.values import Key
@@ -23,19 +24,37 @@ _NAME: Final = re.compile(r"rank-\d{5,}\.g\d{4,}\.ledger\Z")
 _log = logging.getLogger("stoker.meter")
 
 
-def find_snapshots(*directories: Path) -> list[LedgerSnapshot]:
+def find_snapshots(*directories: Path, at_hand: Collection[LedgerSnapshot] = ()) -> list[LedgerSnapshot]:
     """The ledgers in these directories (a node's folder of the run, the `ledger` folder in the run's home), read.
 
-    A directory that is not there holds none. A file that is damaged or was never finished is passed over with a
-    warning. The same ledger may appear twice: a report counts it once. Raises NewerFormat, AccessDenied, StoreError.
-    About 15 ms a ledger.
+    A directory that is not there holds none. One that cannot be listed, as it is closed to this user, is passed over
+    with a warning if any ledger is found elsewhere or is `at_hand`, else it is an error. A file that is damaged or was
+    never finished is passed over with a warning. The same ledger may appear twice: a report counts it once. Raises
+    NewerFormat, AccessDenied, StoreError. About 15 ms a ledger.
     """
-    found = []
+    found: list[LedgerSnapshot] = []
+    unlisted = []
     for directory in directories:
-        for path in sorted(directory.glob("rank-*.ledger")):
-            if _NAME.match(path.name):
-                found += _read(partial(read_ledger, path))
+        try:
+            names = _names_in(directory)
+        except StoreError as error:
+            unlisted.append(error)
+            continue
+        for name in names:
+            found += _read(partial(read_ledger, directory / name))
+    if unlisted and not found and not at_hand:
+        raise unlisted[0]
+    for problem in unlisted:
+        _log.warning("ledgers in a folder are not in the report: %s", problem)
     return found
+
+
+def _names_in(directory: Path) -> list[str]:
+    with translating("cannot look for ledgers", directory):
+        try:
+            return sorted(path.name for path in directory.iterdir() if _NAME.match(path.name))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
 
 
 def find_far_snapshots(far: Store | None, at_hand: Iterable[LedgerSnapshot]) -> list[LedgerSnapshot]:

@@ -233,8 +233,9 @@ def _check(ledgers: list[LedgerSnapshot], gpu_hour_price: float | None) -> None:
     runs = sorted({s.identity.run for s in ledgers})
     if len(runs) > 1:
         raise ConfigError(f"ledgers of {len(runs)} runs in one report: {', '.join(map(repr, runs))}")
-    if gpu_hour_price is not None and not 0 <= gpu_hour_price < float("inf"):
-        raise ConfigError(f"not a price of a GPU-hour: {gpu_hour_price}", hint="a number, 0 or more")
+    price: object = gpu_hour_price
+    if price is not None and not (isinstance(price, int | float) and 0 <= price < float("inf")):
+        raise ConfigError(f"not a price of a GPU-hour: {price!r}", hint="a number, 0 or more")
 
 
 def _generation(number: int, group: list[LedgerSnapshot]) -> GenerationPart:

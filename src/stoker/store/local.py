@@ -16,7 +16,7 @@ from stoker.errors import AlreadyExists, ClosedError, ConfigError, NotFound, Sto
 from stoker.io import atomic
 from stoker.io.atomic import TEMP_PREFIX, AtomicFile
 from stoker.io.buffers import ReadBuffer, WriteBuffer, view
-from stoker.io.os_errors import translate, translating
+from stoker.io.os_errors import translate, translating, unnameable
 from stoker.store.base import StoreLimits
 from stoker.store.descriptors import Descriptors, OpenFile
 from stoker.units import MIB, format_bytes
@@ -48,7 +48,8 @@ class LocalStore:
     """
 
     def __init__(self, root: Path | str, *, create: bool = False, engine: Engine = "buffered") -> None:
-        self.root = Path(os.path.realpath(Path(root)))
+        with translating("cannot use the directory", Path(root)):
+            self.root = Path(os.path.realpath(Path(root)))
         self._base = f"{self.root}/" if self.root.name else "/"
         self._descriptors = Descriptors(OPEN_FILES)
         self._engine = engine
@@ -354,6 +355,11 @@ def _reading(key: str, path: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise _translated(error, key, path) from error
+    except ValueError as error:
+        found = unnameable(error, f"cannot read {str(key)!r}", Path(path))
+        if found is None:
+            raise
+        raise found from error
 
 
 def _translated(error: OSError, key: str, path: str) -> StokerError:

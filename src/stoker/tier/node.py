@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -56,9 +57,9 @@ def default_nvme(environ: Mapping[str, str], uid: int) -> Path:
     return Path(environ.get("TMPDIR") or "/tmp") / f"stoker-{uid}"  # noqa: S108  the last resort, 0700 and owner-checked
 
 
-def check_run_name(name: str) -> str:
+def check_run_name(name: object) -> str:
     """The name itself, if it can be a directory on every store. Raises ConfigError."""
-    if not _RUN_NAME.match(name) or name.endswith((".", ".partial")):
+    if not isinstance(name, str) or not _RUN_NAME.match(name) or name.endswith((".", ".partial")):
         raise ConfigError(
             f"not a run name: {name!r}", hint="letters, digits, '.', '_' and '-', at most 128, as in run-42"
         )
@@ -76,14 +77,14 @@ def check_shared(path: Path | None) -> Path | None:
     _refuse_url("shared", path)
     path = user_path(path)
     with translating("cannot look into the shared tier", path):
-        is_there = path.is_dir()
+        is_there, path = path.is_dir(), path.absolute()
     if not is_there:
         raise NotFound(
             "the directory of the shared tier is not there",
-            where=str(path.absolute()),
+            where=str(path),
             hint="mount the file system, or make the directory once",
         )
-    return path.absolute()
+    return path
 
 
 def _refuse_url(tier: str, path: Path) -> None:
@@ -109,8 +110,9 @@ class NodeDirectory:
         ConfigError.
         """
         _refuse_url("nvme", root)
-        root = user_path(root).absolute()
+        root = user_path(root)
         with translating("cannot use the directory of the nvme tier", root, hint=_ELSEWHERE):
+            root = root.absolute()
             try:
                 make_dirs(root, mode=0o700)
             except NotADirectoryError as error:
@@ -215,8 +217,8 @@ class NodeDirectory:
         Raises AccessDenied, StoreError.
         """
         folder, moved = self.run(run), []
-        with translating("cannot set an old ledger aside", folder):
-            for old in sorted(folder.glob("rank-*.ledger")):
+        with translating("cannot set an old ledger aside", folder), suppress(FileNotFoundError):
+            for old in sorted(folder.iterdir()):  # unlike a glob, it says when the folder is closed
                 match = _LEDGER.match(old.name)
                 if match is not None and int(match[1]) == rank and int(match[2]) >= generation:
                     moved.append(_set_aside(old))

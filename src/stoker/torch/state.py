@@ -27,7 +27,7 @@ from stoker.torch.optimizer import (
     match_groups,
     split_name,
 )
-from stoker.torch.tensors import box_of, copy_bytes, from_bytes, is_writer, part_like
+from stoker.torch.tensors import box_of, check_shown, copy_bytes, from_bytes, is_writer, part_like
 from stoker.torch.versions import find_versions, put_versions, versions_of, with_versions
 
 _NAMED: Final = 3
@@ -99,7 +99,7 @@ class TorchState:
         scheduler: Stateful | None = None,
         extra: Mapping[str, Stateful] | None = None,
     ) -> None:
-        _check_kinds(model, optimizer, scheduler, extra or {})
+        _check_kinds(model, optimizer, scheduler, {} if extra is None else extra)
         self._model = model
         self._optimizer = optimizer
         self._scheduler = scheduler
@@ -108,6 +108,7 @@ class TorchState:
 
     def capture(self) -> TorchCapture:
         """Look at the state now. Raises CheckpointError naming the tensor or value that cannot be saved."""
+        check_shown(self._model)
         found = TorchCapture()
         take = found.taker(Share.REPLICATED)
         shared: dict[str, Json] = {"model": self._capture_model(take), "optimizer": None, "scheduler": None}
@@ -122,6 +123,7 @@ class TorchState:
 
     def wanted(self, stored: Mapping[str, StoredTensor], scalars: Scalars) -> Sequence[TensorEntry]:
         """The parts of the stored tensors that this rank needs. Raises CheckpointError with all that does not fit."""
+        check_shown(self._model)
         problems = self._differences(scalars)
         live = TorchCapture()
         other = self._capture_model(live.taker(Share.REPLICATED))
@@ -268,18 +270,24 @@ class TorchState:
 
 def _check_kinds(model: Any, optimizer: Any, scheduler: Any, extra: Mapping[str, Any]) -> None:
     if not isinstance(model, torch.nn.Module):
-        raise ConfigError(f"model is a {type(model).__name__}, not a torch.nn.Module")
+        raise ConfigError(f"model is a {type(model).__name__}, not a torch.nn.Module", hint="give the module itself")
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
         raise ConfigError(
             f"optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer",
             hint='give one, and further ones as extra={"name": optimizer}',
         )
+    given: object = extra
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise ConfigError(f"extra is {given!r:.100}", hint='give names and objects: extra={"ema": ema}')
     holders = {f"extra[{name!r}]": value for name, value in extra.items()}
     if scheduler is not None:
         holders["scheduler"] = scheduler
     for name, holder in holders.items():
         if not isinstance(holder, Stateful):
-            raise ConfigError(f"{name} is a {type(holder).__name__} without state_dict() and load_state_dict()")
+            raise ConfigError(
+                f"{name} is a {type(holder).__name__} without state_dict() and load_state_dict()",
+                hint="give the object that holds the state, not the state",
+            )
 
 
 def _refused(name: str, error: RuntimeError) -> CheckpointError:

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.nn.parallel import DistributedDataParallel
 
 from stoker.checkpoint.state import Share, StoredTensor, TensorEntry
 from stoker.errors import CheckpointError
@@ -83,6 +84,26 @@ def is_writer(tensor: torch.Tensor) -> bool:
     if tensor.numel() == 0:
         return not any(place)
     return not any(copies) and tensor.to_local().numel() > 0
+
+
+def check_shown(model: torch.nn.Module) -> None:
+    """Refuse a model whose sharded parameters are not in its `state_dict`, or are local parts there, as
+    DistributedDataParallel(device_mesh=...) over tensor parallelism leaves them (torch 2.13,
+    distributed/tensor/parallel/ddp.py): they would be left out, or stored as if all ranks had the same.
+
+    Raises CheckpointError naming the first. Looks at nothing else than a model of that kind.
+    """
+    if not isinstance(model, DistributedDataParallel) or getattr(model, "device_mesh", None) is None:
+        return
+    for path, module in model.module.named_modules():
+        parts = [name for name, value in module.named_parameters(recurse=False) if hasattr(value, "_st_info")]
+        hidden = [name for name, value in vars(module).items() if isinstance(value, DTensor)]
+        for name in (*parts, *hidden):
+            full = ".".join(filter(None, (path, name)))
+            raise CheckpointError(
+                f"parameter {full!r} cannot be saved: DistributedDataParallel hides that it is a shard",
+                hint="replicate with fully_shard over a mesh of (replicate, shard), not with device_mesh=",
+            )
 
 
 def copy_bytes(tensor: torch.Tensor, target: NDArray[np.uint8]) -> None:

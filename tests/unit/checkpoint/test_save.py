@@ -420,7 +420,7 @@ def test_a_thread_that_cannot_be_started_fails_the_save_and_leaves_the_next_one_
     run = start(state(1))
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(RuntimeError, match="can't start"):
+        with pytest.raises(CapacityError, match="cannot save in the background: no thread to be had: can't start"):
             run.checkpoints[0].save(after=0)
     with pytest.raises(SaveFailed, match="cannot be saved in the background"):
         run.checkpoints[0].save(after=1)

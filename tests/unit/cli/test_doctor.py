@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from stoker.cli.doctor import doctor
 from stoker.doctor.check import run_checks
 from stoker.errors import ConfigError, NotFound
+from stoker.tier.node import NodeDirectory
 
 SAMPLES = Path(__file__).parents[1] / "doctor" / "samples"
 
@@ -73,13 +74,15 @@ def test_explain_without_a_file_or_with_one_that_is_not_there_is_an_error(tmp_pa
 
 
 @pytest.mark.alone
-def test_a_capture_of_this_node_says_the_same_when_it_is_looked_at_again(tmp_path, monkeypatch):
-    # A capture does not hold where this user's tier is by default, nor what was measured for it; there is none here.
-    monkeypatch.setenv("HOME", str(tmp_path))
+@pytest.mark.parametrize("has_nvme", [False, True])
+def test_a_capture_of_this_node_says_the_same_when_it_is_looked_at_again(tmp_path, monkeypatch, has_nvme):
+    monkeypatch.setenv("HOME", str(tmp_path / "ada"))
     for name in ("XDG_CACHE_HOME", "SLURM_TMPDIR", "STOKER_NVME"):
         monkeypatch.delenv(name, raising=False)
     # On a busy machine one check or another does not answer within the 2 s that it has.
     monkeypatch.setattr("stoker.doctor.diagnose.run_checks", partial(run_checks, limit_s=60))
+    if has_nvme:
+        NodeDirectory.open(tmp_path / "ada" / ".cache" / "stoker")
     code, text = invoke(tmp_path, "--capture", tmp_path / "c", "--json")
     again, text_again = invoke("--from", tmp_path / "c", "--json")
     assert again == code

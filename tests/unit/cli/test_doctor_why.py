@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from stoker.cli.doctor import doctor
-from stoker.errors import ConfigError, NotFound
+from stoker.errors import AccessDenied, ConfigError, NotFound
 from stoker.ledger import Cause, Ledger, LedgerIdentity, ledger_name
 
 SCENARIO = Path(__file__).parents[1] / "doctor" / "samples" / "scenario"
@@ -96,6 +96,38 @@ def test_a_run_that_moves_meanwhile_is_found_and_one_that_stands_still_is_not(nv
     monkeypatch.setattr(verb.time, "sleep", two_steps)
     _, text = invoke("--why", "--seconds", "0.01", "--json")
     assert json.loads(text)["attribution"]["signals"]["utilisation_ratio"] == pytest.approx(0.1, abs=0.05)
+
+
+def test_a_run_that_is_closed_to_this_user_is_said_once_and_the_others_count(nvme, monkeypatch, caplog, obeys_modes):
+    import stoker.cli.doctor_why as verb
+
+    monkeypatch.setattr(verb, "_said", set())
+    train(nvme, 5, compute_ms=10, fetch=90)
+    closed = nvme / "run" / "closed"
+    closed.mkdir(0)
+    _, text = invoke("--why", "--seconds", "0.01", "--json")
+    assert json.loads(text)["attribution"]["verdict"] == "unknown"
+    assert caplog.text.count(f"cannot look for ledgers: permission denied\n  where: {closed}") == 1
+    with pytest.raises(AccessDenied):
+        invoke("--why", "--run", "closed")
+    caplog.clear()
+    (nvme / "run").chmod(0)
+    invoke("--why", "--seconds", "0.01", "--json")
+    assert caplog.text.count("cannot look for runs: permission denied") == 1
+    (nvme / "run").chmod(0o700)
+
+
+@pytest.mark.parametrize("words", [["--why", "--from"], ["--from"]])
+def test_a_folder_or_a_sample_that_is_closed_to_this_user_is_said(words, tmp_path, obeys_modes):
+    (tmp_path / "closed").mkdir(0)
+    for place in ("closed", "closed/below"):
+        with pytest.raises(AccessDenied, match="permission denied"):
+            invoke(*words, tmp_path / place)
+    shutil.copytree(SCENARIO / "network-nfs-tcp", tmp_path / "samples", copy_function=shutil.copyfile)
+    (tmp_path / "samples" / "snmp-t1.txt").chmod(0)
+    with pytest.raises(AccessDenied, match="may not be read") as caught:
+        invoke(*words, tmp_path / "samples")
+    assert caught.value.where.endswith("snmp-t1.txt")
 
 
 @pytest.mark.alone

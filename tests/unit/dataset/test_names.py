@@ -81,6 +81,18 @@ def test_names_that_would_be_read_back_differently_are_refused(key, field, words
         check_sample_name(key, field)
 
 
+@pytest.mark.parametrize(("key", "field"), [(3, "x"), (None, "x"), (b"a", "x"), (["a"], "x"), ("a", 3), ("a", b"x")])
+def test_a_name_that_is_no_text_is_refused(key, field):
+    with pytest.raises(ConfigError, match="of a sample is"):
+        check_sample_name(key, field)
+
+
+def test_a_very_long_name_is_not_shown_whole():
+    with pytest.raises(ConfigError, match="longer than 4096 bytes") as caught:
+        check_sample_name("x" * 100_000, "jpg")
+    assert len(str(caught.value)) < 300
+
+
 def test_a_prefix_is_a_plain_relative_path():
     assert check_prefix("") == ""
     assert check_prefix("a/b/") == "a/b"

@@ -11,7 +11,7 @@ from stoker.dataset.attach import open_described
 from stoker.dataset.describe import Dataset
 from stoker.dataset.tokens import OpenTokens, open_tokens
 from stoker.dataset.windows import TokenWindows
-from stoker.errors import ConfigError, DatasetError, EmptyDataset, FormatError, NotFound, SourceChanged
+from stoker.errors import AccessDenied, ConfigError, DatasetError, EmptyDataset, FormatError, NotFound, SourceChanged
 from stoker.store.memory import MemoryStore
 from stoker.testing.stores import WrappedStore
 from stoker.values import Key, ObjectInfo
@@ -100,6 +100,13 @@ def test_empty_and_short_files_are_left_out_and_only_they_are_no_data_set(tmp_pa
         open_it(tmp_path / "nothing", 9, "uint16")
     with pytest.raises(NotFound, match=r"no such object: 'gone\.bin'"):
         open_it(tmp_path / "gone.bin", 9, "uint16")
+
+
+def test_a_folder_that_is_closed_to_this_user_is_said(tmp_path, open_it, obeys_modes):
+    (tmp_path / "closed").mkdir(0)
+    for name in ("closed/a.bin", "closed/below"):
+        with pytest.raises(AccessDenied, match="permission denied"):
+            open_it(tmp_path / name, 10, "uint16")
 
 
 def test_a_size_that_is_no_whole_number_of_tokens_is_an_error_with_the_numbers(tmp_path, open_it):

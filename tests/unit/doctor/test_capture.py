@@ -16,7 +16,7 @@ def test_a_capture_answers_as_the_node_did_with_private_things_replaced(make_nod
         links={"/sys/l": "/sys/real"},
         stats={"/dev/x": PathStat("character", special="1:3")},
         spaces={"/mnt": Space(10, 5)},
-        variables={"CUFILE_LOGGING_LEVEL": "INFO", "MY_PRIVATE": "x"},
+        variables={"CUFILE_LOGGING_LEVEL": "INFO", "MY_PRIVATE": "x", "HOME": "/data/here", "HOMEPAGE": "x"},
     )
     recording = RecordingNode(node)
     for path in ("/proc/a", "/sys/b", "/none"):
@@ -42,7 +42,7 @@ def test_a_capture_answers_as_the_node_did_with_private_things_replaced(make_nod
     assert again.listing("/proc") == ("a",)
     assert again.stat("/dev/x") == PathStat("character", special="1:3")
     assert again.space("/mnt") == Space(10, 5)
-    assert again.environment() == {"CUFILE_LOGGING_LEVEL": "INFO"}
+    assert again.environment() == {"CUFILE_LOGGING_LEVEL": "INFO", "HOME": "/data/here"}
     assert again.host() == Host(1000, "x86_64", "6.8.0", 64)
     assert again.clock_s() == 1.8e9
 

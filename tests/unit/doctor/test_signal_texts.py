@@ -66,6 +66,20 @@ def test_health_of_the_loopback_of_lnet_counts_for_nothing(sample):
     assert read_counters([sample("fs/lnetctl-net-show-healthy.yaml")]).path_health == 1000
 
 
+def test_what_a_subject_understands_of_a_format_the_attribution_does_too():
+    loose = "  ESTAB 0 0 192.0.2.1:1 192.0.2.2:2049\n\t cubic rtt:5.0/0.1 minrtt:1.0\n"  # indented: no connection
+    assert read_counters([loose]).rtt_growth is None
+    brackets = "ESTAB 0 0 [2001:db8::1]:1 [2001:db8::2]:2049 cubic rtt:5.0/0.1 rcv_space:1 minrtt:2.0\n"
+    assert read_counters([brackets]).rtt_growth == 2.5  # details on the same line
+    assert read_counters(
+        ["NIC statistics:\n  rx_global_pause_duration: 7\n  tx_prio1_pause_duration: x\n"]
+    ).pause_us == {"rx_global_pause_duration": 7}
+    lnet = "net:\n - net type: tcp\n   local NI(s):\n    - nid: 192.0.2.1@tcp\n      health value: 300\n"
+    assert read_counters([lnet]).path_health == 300
+    assert read_counters([lnet.replace("300", "none")]).path_health is None
+    assert read_counters(["nr_periods 5\nnr_throttled 2\nnr_bursts 1\n"]).cgroup == {"nr_periods": 5, "nr_throttled": 2}
+
+
 def test_cufile_reads_by_the_cpu_are_told_from_direct_ones(sample):
     assert read_counters([sample("gds_stats/forced-compat.txt")]).cufile == (39714, 39714)
     assert read_counters([sample("gds_stats/v8-direct.txt")]).cufile == (107907, 0)

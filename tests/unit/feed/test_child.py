@@ -21,6 +21,7 @@ from stoker.dataset.describe import Dataset
 from stoker.dataset.open import open_dataset
 from stoker.dataset.write import DatasetWriter
 from stoker.errors import (
+    CapacityError,
     ChildDied,
     ClosedError,
     ConfigError,
@@ -271,6 +272,7 @@ def test_all_slots_lent_ends_in_copies_and_a_slot_that_returns_ends_the_copying(
 
 
 def test_a_closed_loader_holds_no_file_and_no_memory_and_still_says_what_it_did(place, load):
+    gc.collect()  # what errors of other tests hold
     before = open_files()
     data = load(place, describe=lambda d: d.fields("x.npy"), batch=4, epochs=1)
     assert len(list(data)) == 12
@@ -363,13 +365,108 @@ def exit_hard(sample):
     os._exit(7)
 
 
+def kill_hard(sample):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def test_a_feeder_that_dies_again_and_again_is_an_error_with_its_last_words(place, load):
     data = load(place, describe=lambda d: d.map(exit_hard), map_workers=0)
     with pytest.raises(ChildDied, match=r"ended: exit code 7, as 3 before it.*these are its last words") as caught:
         next(iter(data))
     assert caught.value.where == str(place.root)
+    assert (
+        caught.value.hint
+        == "the last words of a process say why it ended; feeder='inline' makes batches in this process"
+    )
     with pytest.raises(ChildDied):
         next(iter(data))
+
+
+@pytest.mark.parametrize(
+    ("program", "ended"),
+    [
+        ("#!/bin/sh\n", "exit code 0, as 3 before it"),
+        ("#!/bin/sh\necho what is $1 >&2; exit 3\n", "exit code 3, as 3 before it; its last words: what is -P"),
+        ("#!/bin/sh\nkill -SEGV $$\n", "SIGSEGV, as 3 before it"),
+    ],
+)
+def test_an_interpreter_that_is_none_is_told_by_how_it_ended(place, load, monkeypatch, tmp_path, program, ended):
+    (tmp_path / "python").write_text(program)
+    (tmp_path / "python").chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(ChildDied) as caught:
+        next(iter(load(place)))
+    assert caught.value.what.endswith(f"ended: {ended}")
+    if "SIGSEGV" in ended:
+        assert caught.value.hint.startswith("a library crashed in it; feeder='inline'")
+    else:
+        assert f"it never began: its last words may say why; is '{tmp_path}/python' the Python" in caught.value.hint
+    assert "SIGKILL" not in str(caught.value)
+
+
+def test_a_feeder_that_is_killed_again_and_again_may_be_short_of_memory(place, load):
+    data = load(place, describe=lambda d: d.map(kill_hard), map_workers=0)
+    with pytest.raises(ChildDied, match="ended: SIGKILL, as 3 before it") as caught:
+        next(iter(data))
+    assert caught.value.hint.startswith("SIGKILL is often the kernel short of memory; feeder='inline'")
+
+
+def test_an_interpreter_that_is_gone_when_the_feeder_must_be_replaced_is_said(place, load, monkeypatch, until):
+    data = load(place, epochs=100)
+    next(iter(data))
+    monkeypatch.setattr(sys, "executable", "/none/python")
+    pid = pid_of(data)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(UnsupportedError, match="cannot start a child process: no such file") as caught:
+        list(data)
+    assert caught.value.where == "/none/python"
+    assert "was the environment moved" in caught.value.hint
+
+
+# What the child's Python imports before all else: the thread of this name cannot be started.
+WITHOUT = """
+import threading
+
+start = threading.Thread.start
+
+def refuse(thread):
+    if thread.name.startswith({name!r}):
+        raise RuntimeError("can't start new thread")
+    start(thread)
+
+threading.Thread.start = refuse
+"""
+
+
+@pytest.mark.parametrize("name", ["stoker-open", "stoker-push", "stoker-plan", "stoker-decode", "stoker-fetch-0"])
+def test_a_feeder_that_gets_no_thread_says_so_whichever_it_is(place, load, monkeypatch, tmp_path, name):
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT.format(name=name))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    data = load(place)
+    for _ in range(2):
+        with pytest.raises(CapacityError, match=r"no thread to .*: can't start new thread") as caught:
+            next(iter(data))
+        assert "ulimit -u" in caught.value.hint
+    assert data.stats().feeder == "child"
+
+
+UNMAPPED = """
+import mmap
+
+class Refused(mmap.mmap):
+    def __new__(cls, fd, size):
+        raise OSError(12, "Cannot allocate memory")
+
+mmap.mmap = Refused
+"""
+
+
+def test_a_feeder_that_cannot_map_its_memory_says_so(place, load, monkeypatch, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(UNMAPPED)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    with pytest.raises(CapacityError, match=r"no address space for 1\.0 MiB of shared memory") as caught:
+        next(iter(load(place)))
+    assert "ulimit -v" in caught.value.hint
 
 
 def test_a_feeder_that_is_stopped_is_named_at_the_deadline(place, load, monkeypatch):
@@ -703,12 +800,18 @@ def fail_unspeakably(sample):
     raise Unspeakable
 
 
+@pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize(
-    ("function", "said"), [(fail_ill_spelled, r"bad \\udcff"), (fail_unspeakably, "nothing to say")]
+    ("function", "said"),
+    [
+        (fail_ill_spelled, r"ValueError: bad \\udcff"),
+        (fail_unspeakably, "Unspeakable: <its message cannot be had: RuntimeError>"),
+    ],
 )
-def test_an_error_that_cannot_be_said_as_it_is_arrives_at_once(place, load, function, said):
-    with pytest.raises(Exception, match=said):
-        next(iter(load(place, describe=lambda d: d.map(function))))
+def test_an_error_that_cannot_be_said_as_it_is_names_the_sample_and_what_it_was(place, load, function, said, workers):
+    with pytest.raises(SampleError, match=rf"^sample 's000': map\(\) failed: {said}") as caught:
+        next(iter(load(place, shuffle=False, describe=lambda d: d.map(function), map_workers=workers)))
+    assert f", in {function.__name__}\n" in str(caught.value.__cause__)
 
 
 def test_a_bug_in_the_planner_of_the_child_is_told_and_not_waited_for(place, load, monkeypatch):

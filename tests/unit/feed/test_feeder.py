@@ -603,3 +603,33 @@ def test_a_slot_that_comes_back_while_it_is_waited_for_is_used(counted, feed, re
     assert 0.03 < time.monotonic() - begin < 2
     timer.join()
     assert (numbers(batch), feeder.stats().copied_batches) == (expected(1), 0)
+
+
+@pytest.fixture
+def without_thread(monkeypatch):
+    """From now on threads of these names cannot be started."""
+
+    def without_thread(*names):
+        start = threading.Thread.start
+
+        def refuse(thread):
+            if thread.name in names:
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+
+    return without_thread
+
+
+@pytest.mark.parametrize("name", ["stoker-plan", "stoker-decode", "stoker-map", "stoker-fetch-0"])
+def test_without_a_thread_it_is_an_error_that_names_the_limit_and_closing_ends_the_others(
+    make_store, numbered, load, without_thread, name
+):
+    without_thread(name)
+    data = load(make_store(numbered(16)), describe=lambda d: d.decode({"bin": "text"}).map(dict))
+    for _ in range(2):
+        with pytest.raises(CapacityError, match=r"no thread to .*: can't start new thread") as caught:
+            next(iter(data))
+        assert "ulimit -u" in caught.value.hint
+    data.close()

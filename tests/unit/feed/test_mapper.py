@@ -95,6 +95,33 @@ def test_rows_that_a_map_changes_in_place_do_not_reach_its_result():
     assert values["x"].tolist() == [[0, 2], [4, 6], [8, 10], [12, 14]]
 
 
+@pytest.mark.parametrize("failure", [ValueError("no"), SystemExit(3), KeyboardInterrupt(), None])
+def test_an_exception_whose_text_cannot_be_had_still_names_the_sample_and_its_type(failure):
+    class Unspeakable(Exception):
+        def __str__(self):
+            if failure is not None:
+                raise failure
+            return self.args  # which is no text
+
+        __repr__ = __str__
+
+    def f(sample):
+        raise Unspeakable
+
+    kind = "TypeError" if failure is None else type(failure).__name__
+    said = rf"^sample 'k0': map\(\) failed: Unspeakable: <its message cannot be had: {kind}>$"
+    with pytest.raises(SampleError, match=said) as caught:
+        run(f)
+    assert isinstance(caught.value.__cause__, Unspeakable)
+
+    class Odd:
+        def __array__(self, *_):
+            raise Unspeakable
+
+    with pytest.raises(SampleError, match=r"sample 'k0'.* cannot become an array: Unspeakable: <its message cannot"):
+        run(lambda _: {"x": Odd()})
+
+
 def test_an_exception_in_a_map_names_the_sample_and_keeps_the_original():
     def f(sample):
         if sample["n"] == 2:

@@ -195,8 +195,24 @@ def test_a_sample_that_kills_every_worker_is_named_with_the_signal(place, load):
         return {"i": 1}
 
     data = load(place, "inline", lambda d: d.map(crash), batch=COUNT, map_workers=2)
-    with pytest.raises(ChildDied, match=r"(?s)in 3 times, the last one at sample 's023' of 's.*: SIGSEGV"):
+    with pytest.raises(ChildDied, match=r"(?s)in 3 times, the last one at sample 's023' of 's.*: SIGSEGV") as caught:
         next(iter(data))
+    assert caught.value.hint == "a library crashed in it"
+
+
+@pytest.mark.parametrize(
+    ("end", "hint"),
+    [
+        (lambda: os._exit(3), "the function, or what it calls, ends its process"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "SIGKILL is often the kernel short of memory: fewer feed.map"),
+        (lambda: os.kill(os.getpid(), signal.SIGTERM), "another process sent it SIGTERM"),
+    ],
+)
+def test_the_hint_fits_how_the_workers_ended(place, load, end, hint):
+    data = load(place, "inline", lambda d: d.map(lambda _: end()), batch=COUNT, map_workers=1)
+    with pytest.raises(ChildDied) as caught:
+        next(iter(data))
+    assert caught.value.hint.startswith(hint)
 
 
 @pytest.mark.alone

@@ -74,8 +74,8 @@ def test_it_ends_when_it_is_told_and_is_no_zombie_then(start):
     child = start()
     ask(child, "hello")
     begin = time.monotonic()
-    assert child.end(10) == "exit code 0"
-    assert child.end(10) == "exit code 0"
+    assert str(child.end(10)) == "exit code 0"
+    assert str(child.end(10)) == "exit code 0"
     assert time.monotonic() - begin < 5
     assert not Path(f"/proc/{child.pid}").exists()
 
@@ -86,13 +86,13 @@ def test_how_it_ended_is_told(start, word, how):
     child.channel.send(word.encode())
     with pytest.raises(EOFError):
         child.channel.receive(30)
-    assert child.end(10) == how
+    assert str(child.end(10)) == how
 
 
 def test_one_that_does_not_end_is_killed(start):
     child = start()
     child.channel.send(b"hang")
-    assert child.end(0.05) == "SIGKILL"
+    assert str(child.end(0.05)) == "SIGKILL"
 
 
 def test_its_last_words_are_kept_and_shown(start, capfd):
@@ -108,7 +108,7 @@ def test_its_last_words_are_kept_and_shown(start, capfd):
 def test_of_a_module_that_cannot_be_loaded_the_last_words_say_why(start, tmp_path):
     (tmp_path / "answering.py").write_text("import no_such_module")
     child = start()
-    assert child.end(10) == "exit code 1"
+    assert str(child.end(10)) == "exit code 1"
     assert child.last_words().endswith("No module named 'no_such_module'")
 
 
@@ -141,7 +141,7 @@ def test_without_process_descriptors_it_is_waited_for_all_the_same(start, monkey
     monkeypatch.setattr(os, "pidfd_open", refuse)
     child = start()
     ask(child, "hello")
-    assert child.end(10) == "exit code 0"
+    assert str(child.end(10)) == "exit code 0"
 
 
 def test_variables_are_set_for_it_that_are_not_set_already(start, tmp_path, monkeypatch):
@@ -185,3 +185,22 @@ def test_without_descriptors_left_the_limit_is_named_and_none_is_lost(start, mon
         start()
     assert "ulimit -n" in caught.value.hint
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "hint"),
+    [
+        (None, 0, "was the environment moved, or replaced"),
+        (b"\0\0\0\0", 0o700, "sys.executable is no program of this machine"),
+        (b"#!/bin/sh\n", 0o600, "this process may not run its own interpreter"),
+    ],
+)
+def test_an_interpreter_that_cannot_be_run_is_said_with_why(tmp_path, monkeypatch, content, mode, hint):
+    place = tmp_path / "python"
+    if content is not None:
+        place.write_bytes(content)
+        place.chmod(mode)
+    monkeypatch.setattr(sys, "executable", str(place))
+    with pytest.raises(UnsupportedError, match="cannot start a child process: ") as caught:
+        Child.start("answering")
+    assert (caught.value.where, hint in caught.value.hint) == (str(place), True)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.errors import CapacityError, ClosedError, InternalError
+from stoker.errors import CapacityError, ClosedError, InternalError, UnsupportedError
 from stoker.io.memfd import anonymous_file
 from stoker.io.memory import (
     ALIGNMENT,
@@ -247,6 +247,19 @@ def test_running_out_of_descriptors_says_so(monkeypatch):
     with pytest.raises(CapacityError, match="too many open files") as caught:
         Arena(64)
     assert "ulimit -n" in caught.value.hint
+
+
+@pytest.mark.parametrize("call", ["memfd_create", "ftruncate"])
+@pytest.mark.parametrize("code", [errno.EPERM, errno.ENOSYS])
+def test_a_sandbox_that_refuses_shared_memory_is_named_as_that(monkeypatch, call, code):
+    def refuse(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, call, refuse)
+    with pytest.raises(UnsupportedError, match="may have no shared memory") as caught:
+        Arena(64)
+    assert os.strerror(code).lower() in caught.value.what
+    assert "seccomp" in caught.value.hint
 
 
 class NaiveAllocator:

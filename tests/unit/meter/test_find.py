@@ -58,19 +58,45 @@ def test_a_newer_ledger_is_refused(tmp_path):
         find_snapshots(tmp_path)
 
 
-def test_a_ledger_that_vanishes_between_listing_and_reading_is_not_missed(tmp_path):
+@pytest.fixture
+def closed(tmp_path, obeys_modes):
+    """A folder with a ledger that this user may not look into."""
+    make(tmp_path / "closed", 1, 1)
+    (tmp_path / "closed").chmod(0)
+    yield tmp_path / "closed"
+    (tmp_path / "closed").chmod(0o700)
+
+
+def test_a_folder_that_is_closed_is_an_error_if_it_is_all_there_is(closed, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(AccessDenied, match="cannot look for ledgers: permission denied") as caught:
+        find_snapshots(tmp_path / "empty", closed)
+    assert caught.value.where == str(closed)
+
+
+def test_a_folder_that_is_closed_is_said_beside_ledgers_found_elsewhere_or_at_hand(closed, tmp_path, caplog):
+    make(tmp_path / "node", 0, 1)
+    assert found(closed, tmp_path / "node") == [(1, 0)]
+    assert f"not in the report: cannot look for ledgers: permission denied\n  where: {closed}" in caplog.text
+    caplog.clear()
+    assert find_snapshots(closed, at_hand=find_snapshots(tmp_path / "node")) == []
+    assert str(closed) in caplog.text
+
+
+def test_what_is_no_folder_holds_none(tmp_path):
+    (tmp_path / "file").touch()
+    assert found(tmp_path / "file", tmp_path / "file" / "below") == []
+
+
+def test_a_ledger_that_vanishes_between_listing_and_reading_is_not_missed(tmp_path, monkeypatch):
     make(tmp_path, 0, 1)
     path = tmp_path / ledger_name(1, 1)
     real = Ledger.create(path, LedgerIdentity("run-42", 1, 2, 1, "node-a"))
     real.close()
-    listed = sorted(tmp_path.glob("*"))
+    listed = list(tmp_path.iterdir())
     path.unlink()
-
-    class Directory:
-        def glob(self, pattern):
-            return listed
-
-    assert found(Directory()) == [(1, 0)]
+    monkeypatch.setattr(type(tmp_path), "iterdir", lambda _: iter(listed))
+    assert found(tmp_path) == [(1, 0)]
 
 
 @pytest.fixture

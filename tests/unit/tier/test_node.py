@@ -83,6 +83,15 @@ def test_ledgers_of_another_run_of_that_name_are_set_aside_and_never_lost(tmp_pa
     assert len(caplog.records) == 1
 
 
+def test_a_folder_of_ledgers_that_cannot_be_listed_is_an_error_and_not_empty(tmp_path, obeys_modes):
+    node = NodeDirectory.open(tmp_path)
+    assert node.set_aside_ledgers("none", 0, 1) == []
+    node.run("r").mkdir(parents=True)
+    node.run("r").chmod(0o300)
+    with pytest.raises(AccessDenied, match="cannot set an old ledger aside: permission denied"):
+        node.set_aside_ledgers("r", 0, 1)
+
+
 @pytest.mark.parametrize("place", ["file", "file/below", "/proc/1/x", "readonly/nvme", "locked/nvme"])
 def test_a_place_that_cannot_be_used_is_an_error_with_a_hint(tmp_path, monkeypatch, place):
     (tmp_path / "file").write_text("")

@@ -454,6 +454,9 @@ def test_two_tensors_of_one_path_are_refused():
         ((nn.Linear(1, 1), [torch.optim.SGD([nn.Parameter(torch.ones(1))])]), "optimizer is a list"),
         ((nn.Linear(1, 1), None, 3), "scheduler is a int without state_dict"),
         ((nn.Linear(1, 1), None, None, {"ema": 3}), r"extra\['ema'\] is a int"),
+        ((nn.Linear(1, 1), None, None, [nn.Linear(1, 1)]), r"extra is \[Linear"),
+        ((nn.Linear(1, 1), None, None, 5), "extra is 5"),
+        ((nn.Linear(1, 1), None, None, {5: nn.Linear(1, 1)}), "extra is {5: Linear"),
     ],
 )
 def test_what_is_no_training_state_is_refused_at_once(parts, what):
@@ -578,3 +581,25 @@ def test_a_tensor_that_pytorch_refuses_to_look_at_or_copy_is_named(checkpoint, m
     monkeypatch.setattr(f"stoker.torch.state.{place}", refuse)
     with pytest.raises(CheckpointError, match=r"tensor 'model\.\w+' cannot be saved: not implemented$"):
         saving.save(after=0)
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_shards_that_data_parallel_hides_are_refused_and_not_left_out(trained):
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        grid = init_device_mesh("cpu", (1, 1), mesh_dim_names=("dp", "tp"))
+        plain = nn.parallel.DistributedDataParallel(nn.Linear(2, 2), device_mesh=grid["dp"])
+        assert len(TorchState(plain).capture().entries) == 2
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        parallelize_module(model, grid["tp"], {"1": ColwiseParallel()})
+        wrapped = nn.parallel.DistributedDataParallel(model, device_mesh=grid["dp"])
+        if trained:
+            wrapped(torch.ones(1, 2)).sum().backward()
+        with pytest.raises(CheckpointError, match=r"parameter '1\.\w+' cannot be saved: .* hides that it is a shard"):
+            TorchState(wrapped).capture()
+    finally:
+        dist.destroy_process_group()
