@@ -57,7 +57,7 @@ def test_large_samples_nearby_are_read_by_themselves_straight_into_their_slot():
 def test_rows_that_are_read_together_are_gathered_only_while_they_are_small():
     for sample_bytes, gathers in ((2048, True), (4096, True), (16_384, False)):
         blocks = blocks_of(sample_bytes, 20_000, 64 * KIB, 1600)
-        rows = replace(facts(sample_bytes, LOCAL_S), rows=True)
+        rows = facts(sample_bytes, LOCAL_S)._replace(rows=True)
         assert (choose_units(blocks, readable(blocks), WINDOW, rows).units is not None) == gathers
 
 

@@ -2,30 +2,41 @@
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stoker.feed.pictures import _do_all
+from stoker.feed.pictures import ImageThreads
 
 
-def test_all_jobs_are_done_and_the_first_error_is_raised_when_none_runs_any_more():
-    done = []
+@pytest.fixture
+def threads(monkeypatch):
+    monkeypatch.setattr("stoker.feed.pictures.cpu_count", lambda: 4)
+    threads = ImageThreads()
+    yield threads
+    threads.stop(wait_for_them=True)
 
-    def job(number):
-        if number in (2, 5):
-            raise ValueError(number)
-        time.sleep(0.002)
-        done.append(number)
 
-    with ThreadPoolExecutor(4) as threads:
-        with pytest.raises(ValueError, match="2"):
-            _do_all([lambda n=number: job(n) for number in range(8)], threads)
-        assert sorted(done) == [0, 1, 3, 4, 6, 7]
+def test_each_thread_takes_some_and_all_are_waited_for(threads):
+    left, done, together = iter(range(40)), [], threading.Barrier(4, timeout=10)
+
+    def take_some():
+        together.wait()
+        for number in left:
+            time.sleep(0.001)
+            done.append(number)
+
+    threads.run(take_some, 40)
+    assert sorted(done) == list(range(40))
+
+
+def test_no_more_threads_take_some_than_there_are_images(threads):
+    calls = []
+    threads.run(lambda: calls.append(1), 3)
+    assert len(calls) == 3
 
 
 @pytest.mark.parametrize("started", [0, 1])
-def test_when_a_thread_cannot_be_started_no_job_is_done_later(monkeypatch, started):
+def test_when_a_thread_cannot_be_started_nobody_writes_later(threads, monkeypatch, started):
     start, count, running, go_on, done = threading.Thread.start, [], threading.Event(), threading.Event(), []
 
     def refuse(thread):
@@ -36,18 +47,17 @@ def test_when_a_thread_cannot_be_started_no_job_is_done_later(monkeypatch, start
         count.append(thread)
         start(thread)
 
-    def job(number):
+    def take_some():
         running.set()
         go_on.wait(1)
         time.sleep(0.01)
-        done.append(number)
+        done.append(threading.current_thread().name)
 
-    with ThreadPoolExecutor(4) as threads:
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", refuse)
-            with pytest.raises(RuntimeError, match="can't start"):
-                _do_all([lambda n=number: job(n) for number in range(4)], threads)
-        written = list(done)
-        assert written == list(range(started))  # what ran was waited for
-        threads.submit(lambda: None).result(5)  # there are threads again: what was queued comes to them
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start"):
+            threads.run(take_some, 40)
+    written = list(done)
+    assert len(written) == started  # what ran was waited for
+    threads.run(lambda: None, 40)  # there are threads again: what was queued comes to them
     assert done == written

@@ -164,13 +164,14 @@ NEVER_BEFORE_THE_CHILD = {"numpy", "msgspec", "logging", "hashlib", "ctypes", "i
 TELL_WHAT_IS_LOADED = """
 import os, sys
 if os.environ.get("LOADED_TO") and "stoker.feed" in sys.orig_argv:
-    import socket
+    import _thread, socket
     def telling(send):
-        def tell(*arguments):
-            sent = send(*arguments)
-            with open(os.environ["LOADED_TO"], "w") as file:
+        def tell(*arguments):  # first: the other side may go on, and end
+            name = os.environ["LOADED_TO"]
+            with open(f"{name}.{_thread.get_ident()}", "w") as file:
                 file.write(" ".join(sys.modules))
-            return sent
+            os.replace(file.name, name)
+            return send(*arguments)
         return tell
     socket.socket.send, socket.socket.sendmsg = telling(socket.socket.send), telling(socket.socket.sendmsg)
 """
