@@ -94,4 +94,5 @@ def make_stoker_late() -> None:
     local._LIMITS = replace(local._LIMITS, latency_s=latency_s())
     local.LocalStore.read_into = read_into
     local.LocalStore.read = read
+    local.LocalStore.read_cached = lambda *_: None  # there is no page cache over there
     local.LocalStore.path = lambda self, key: None  # noqa: ARG005
