@@ -85,6 +85,7 @@ class InlineFeeder(Producer):
 
     def _wait_for(self, step: int, deadline_s: float) -> None:
         """Wait, with the lock held, until `step` is made."""
+        _started.add(self)
         self._ask(step, time.perf_counter_ns())
         try:
             while not self._is_made(step):

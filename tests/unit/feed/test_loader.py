@@ -451,14 +451,16 @@ print(batch.step, flush=True)
     assert time.monotonic() - begin < 5
 
 
-def test_no_user_code_runs_any_more_when_the_interpreter_of_a_process_ends(tmp_path):
+@pytest.mark.parametrize("feeder", ["child", "inline"])
+def test_no_user_code_runs_any_more_when_the_interpreter_of_a_process_ends(tmp_path, monkeypatch, feeder):
     # A thread in the C++ of PyTorch would abort the process then: "terminate called without an active exception".
+    monkeypatch.setenv("STOKER_FEED_FEEDER", feeder)
     script = f"""
 import atexit, threading, time
 
 def last():
     threads = [thread.name for thread in threading.enumerate()]
-    print(threads, begun - ended, ended < 99 * 400, flush=True)
+    print(threads, begun - ended, ended < 99 * 40, flush=True)
 
 atexit.register(last)  # of the handlers the first registered is the last called
 import stoker
@@ -467,15 +469,15 @@ begun = ended = 0
 def slow(sample):
     global begun, ended
     begun += 1
-    time.sleep(0.003)
+    time.sleep(0.05)
     ended += 1
     return sample
 
 with stoker.writer({str(tmp_path / "data")!r}) as w:
-    for i in range(400):
+    for i in range(40):
         w.write(f"s{{i}}", {{"bin": bytes(10)}})
 run = stoker.open(nvme={str(tmp_path / "nvme")!r})
-loop = iter(run.loader(stoker.Dataset({str(tmp_path / "data")!r}).map(slow), global_batch_size=20, epochs=99))
+loop = iter(run.loader(stoker.Dataset({str(tmp_path / "data")!r}).map(slow), global_batch_size=4, epochs=99))
 next(loop)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
