@@ -181,20 +181,27 @@ class Stages:
             reader = self._rows.reader(work.plan, memory)
             if isinstance(reader, RowReader) and self._read_here(work, reader):
                 return
-        if reader is None:
-            self._fetched(work, None)
-            return
-        work.job = Job(work.step, len(reader), reader, partial(self._read, work))
-        self.pool.submit(work.job)
+        if reader is not None:
+            work.job = Job(work.step, len(reader), reader, partial(self._read, work))
+            self.pool.submit(work.job)
 
     def _read_cached(self, caching: CachingStore, work: Work, runs: Runs, memory: memoryview) -> Reader | None:
-        """Read here what needs no waiting for storage; returns what reads the rest, None if there is none."""
+        """Read here what needs no waiting for storage; returns what reads the rest. None if there is none, or the batch
+        has failed: that is told already.
+        """
         store, keys = self._opened.store, self._opened.objects.keys
-        found = read_cached(caching, keys, runs, memory, lambda: work.dropped or self._stopped)
+        try:
+            found = read_cached(caching, keys, runs, memory, lambda: work.dropped or self._stopped)
+        except BaseException as error:  # noqa: BLE001  thread boundary: raised where the batch is asked for
+            self._fetched(work, error)
+            return None
         if not found.can_tell:
             self._caching = None
         self.pool.note(found.done, found.nbytes, None)
-        return SampleReader(store, keys, work.plan, memory, found.rest) if len(found.rest) else None
+        if len(found.rest):
+            return SampleReader(store, keys, work.plan, memory, found.rest)
+        self._fetched(work, None)
+        return None
 
     def _read_here(self, work: Work, reader: RowReader) -> bool:
         """Read quick rows in the planner's thread; False if some are left."""

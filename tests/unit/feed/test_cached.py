@@ -4,7 +4,7 @@ import pytest
 from stoker.dataset.open import open_dataset
 from stoker.dataset.order import OrderedBatch
 from stoker.dataset.write import DatasetWriter
-from stoker.errors import DigestMismatch, Truncated
+from stoker.errors import DigestMismatch, NotFound, Truncated
 from stoker.feed import cached
 from stoker.feed.cached import order_runs, read_cached
 from stoker.feed.plan import plan_batch
@@ -182,3 +182,15 @@ def test_an_object_that_ends_early_is_named_though_it_was_cached(store, load):
     store.read_cached = lambda *_: []
     with pytest.raises(Truncated):
         next(iter(loader))
+
+
+def test_what_the_store_raises_there_fails_the_batch_and_not_the_feeder(store, load):
+    loader = load(store, batch=4, prefetch_bytes=0)
+    loop = iter(loader)
+    next(loop)
+    read_cached, store.read_cached = store.read_cached, lambda *_: store.inner.stat(Key("nothing"))
+    for _ in range(2):
+        with pytest.raises(NotFound, match="nothing"):
+            next(loop)
+    store.read_cached = read_cached
+    assert next(loop).step == 1
