@@ -102,7 +102,7 @@ class ChildFeeder:
         with self._one_request:
             goes_on, self._next = self._next == step, None  # whatever interrupts this: the next one seeks
             found = self._take_pushed(step) if goes_on and self._hello.prefetch_bytes else None
-            made, files = found or self._receive(step, since_ns, goes_on=goes_on)
+            made, files = found or self._wait_for(step, since_ns, goes_on=goes_on)
             wire = hear_batch(made, self._lend(made, files), self._namer)
             self._taken_count += 1
             self._since_death_count += 1
@@ -132,6 +132,14 @@ class ChildFeeder:
             return message, found[1]
         self._early = message, found[1]
         return None
+
+    def _wait_for(self, step: int, since_ns: int, *, goes_on: bool) -> tuple[Made, list[int]]:
+        """As `_receive`; meanwhile the feeder is told at once of memory that others let go."""
+        self._loans.is_waiting = True
+        try:
+            return self._receive(step, since_ns, goes_on=goes_on)
+        finally:
+            self._loans.is_waiting = False
 
     def _receive(self, step: int, since_ns: int, *, goes_on: bool) -> tuple[Made, list[int]]:
         """The message that brings `step`. Raises what the feeder says went wrong with it."""

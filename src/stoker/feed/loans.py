@@ -31,7 +31,8 @@ class Loans:
     """Memory that training holds. A loan's death may happen anywhere: it takes no lock and waits for nothing.
 
     To tell the feeder wakes it, which takes more of the trainer's time than all else about a loan. So several are told
-    at once, while the feeder has enough other memory; and all before training waits.
+    at once, while the feeder has enough other memory; and all before training waits. What dies meanwhile, as another
+    thread lets go of it, is told as it dies: `is_waiting` is set before that is looked for.
     """
 
     def __init__(self) -> None:
@@ -39,6 +40,7 @@ class Loans:
         self.untold: dict[int, Loan] = {}  # those that have died, and of which the feeder is not told yet
         self.channel: Channel | None = None
         self.next_number = 0
+        self.is_waiting = False  # training waits for a batch, which may lack this memory
         self._free_bytes = 0
 
     def returned(self, number: int) -> None:
@@ -47,7 +49,7 @@ class Loans:
         if loan is None:
             return
         self.untold[number] = loan
-        self._tell_if(_UNTOLD_RATIO)
+        self._tell_if(0 if self.is_waiting else _UNTOLD_RATIO)
 
     def tell_before_wait(self) -> None:
         """Training is about to wait, though perhaps not for long."""

@@ -72,7 +72,7 @@ class _Loan:
 def are_enough(dead_count: int, live_count: int) -> bool:
     """Whether to let the planner know of loans that have died, while others are alive: to wake it for several costs
     what it does for one, some 20 us of CPU time. A quarter of those alive may wait, up to 8: training has the others,
-    and says so when it has not.
+    and says so when it has not. While it waits for a batch none does.
     """
     return dead_count >= _TOGETHER_COUNT or 4 * dead_count >= live_count
 
@@ -164,7 +164,7 @@ class Server(Producer):
                     loan.work.reply = None
                 self._dead.append(loan.memory)
                 del loan
-            if are_enough(len(self._dead), len(self._loans)):
+            if self._asked is not None or are_enough(len(self._dead), len(self._loans)):
                 self._dead.clear()  # the last references: the slots return
 
     def _left_s(self) -> float | None:

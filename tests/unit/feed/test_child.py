@@ -881,3 +881,20 @@ def test_large_values_of_a_map_travel_too(place, load):
         assert [hashlib.sha256(value).hexdigest() for value in batch["b"]] == [
             hashlib.sha256(b"x" * 100_000).hexdigest()
         ] * 8
+
+
+def test_a_slot_that_comes_back_while_training_waits_is_told_at_once(place, load, until):
+    # Of eight one is a small part: but training, which waits in another thread, will not say so later.
+    size = 640
+    data = load(place, describe=lambda d: d.fields("x.npy"), batch=4, epochs=4, prefetch_bytes=8 * size, patience_s=30)
+    loop = iter(data)
+    held = [next(loop)]
+    until(lambda: data.stats().ready_batches == 7)
+    held += [next(loop) for _ in range(7)]
+    timer = threading.Timer(0.05, held.pop)
+    timer.start()
+    begin = time.monotonic()
+    next(loop)
+    assert time.monotonic() - begin < 20
+    timer.join()
+    assert data.stats().copied_batches == 0

@@ -117,3 +117,16 @@ def test_a_loan_that_dies_while_others_are_told_is_not_lost(loans, monkeypatch):
     gc.collect()
     assert sorted(number for each in loans.channel.told for number in each.loans) in ([0, 0, 1], [0, 1])
     assert loans.untold == {}
+
+
+def test_while_training_waits_each_is_told_as_it_dies(loans):
+    loans.adapt(16 * 64)
+    for number in range(3):
+        lend(loans, number)
+    loans.returned(0)
+    loans.is_waiting = True
+    loans.returned(1)
+    loans.is_waiting = False
+    loans.returned(2)
+    assert loans.channel.told == [Release([0, 1])]
+    assert list(loans.untold) == [2]
