@@ -125,7 +125,12 @@ def _decode_images(
 
     threads.run(decode, len(shapes))  # nobody writes there any more
     if errors:
-        raise errors[min(errors)]
+        first = errors[min(errors)]
+        errors.clear()
+        try:
+            raise first
+        finally:
+            del first  # no cycle of error, traceback and frame: that has the memory of the batch
     if len(set(shapes)) == 1:
         return Field(rows.field, BYTES, InSlot(start), shape=(len(shapes), *shapes[0]))
     return Field(rows.field, BYTES, InSlot(start), row_offsets=offsets, row_shapes=np.array(shapes, np.int64))

@@ -343,6 +343,7 @@ class Stages:
                 error = raised
         if following is None:
             self._finish(work, error)
+            error = None  # no cycle of error, traceback and frame: that has the memory of the batch
         elif following is self._to_map and self.workers is not None:
             self.workers.submit(work)
         else:

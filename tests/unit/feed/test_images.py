@@ -1,5 +1,6 @@
 """JPEG and PNG become arrays, side by side and where their batch lies; what is no image, or too large, is an error."""
 
+import gc
 import io
 import struct
 import sys
@@ -168,6 +169,34 @@ def test_a_bad_image_follows_the_policy(make, load, policy):
                 assert not value.any()
                 assert batch["json"][row] is None
     assert rows == (COUNT if policy == "substitute" else COUNT - 1)
+
+
+def refuse_odd(sample):
+    held = sample["png"]
+    if sample["json"]["i"] % 6 == 5:
+        raise ValueError(held.shape)
+    return {"png": held, "json": sample["json"]["i"]}
+
+
+@pytest.mark.parametrize("stage", ["decoder", "map"])
+def test_the_memory_of_a_batch_with_a_bad_sample_is_free_again_before_a_collector_comes(make, load, until, stage):
+    odd = encoded(picture(0, 100, 100))[:-600] if stage == "decoder" else encoded(picture(0, 100, 100))
+    store = make(odd if i % 6 == 5 else encoded(picture(i, 100, 100)) for i in range(COUNT))
+
+    def describe(d):
+        return (d if stage == "decoder" else d.map(refuse_odd)).on_bad("substitute", 0.5)
+
+    gc.collect()
+    gc.disable()
+    try:
+        data = load(store, describe=describe, prefetch_bytes=2 << 20, epochs=2, gather_bytes=0)
+        for batch in data:
+            del batch
+        until(lambda: data.stats().lent_bytes == 0)
+        assert data.stats().substituted_samples == 8
+        assert data.stats().copied_batches == 0
+    finally:
+        gc.enable()
 
 
 def test_images_that_never_fit_are_refused_with_both_numbers(make, load):
