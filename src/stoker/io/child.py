@@ -261,5 +261,9 @@ def _spec_of(package: str) -> ModuleSpec | None:
     """As importlib.util.find_spec, which takes 1 ms to load, has it."""
     if package in sys.modules:
         return getattr(sys.modules[package], "__spec__", None)  # a module that was made by hand has none
-    found = (finder.find_spec(package, None) for finder in sys.meta_path)
-    return next((spec for spec in found if spec is not None), None)
+    for finder in sys.meta_path:
+        find = getattr(finder, "find_spec", None)  # what a program put there for older versions of Python has none
+        spec: ModuleSpec | None = find(package, None) if find is not None else None
+        if spec is not None:
+            return spec
+    return None

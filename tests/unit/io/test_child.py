@@ -204,3 +204,11 @@ def test_an_interpreter_that_cannot_be_run_is_said_with_why(tmp_path, monkeypatc
     with pytest.raises(UnsupportedError, match="cannot start a child process: ") as caught:
         Child.start("answering")
     assert (caught.value.where, hint in caught.value.hint) == (str(place), True)
+
+
+def test_a_finder_of_modules_that_finds_no_specifications_is_passed_over(monkeypatch):
+    monkeypatch.setattr(sys, "meta_path", [object(), *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "xxhash", raising=False)
+    spec = child_module._spec_of("xxhash")
+    assert spec is not None
+    assert spec.name == "xxhash"
