@@ -57,11 +57,16 @@ class Gatherer:
         Waits while batches before it hold all frames.
         """
         units = self._units_of(work.plan.ordered)
-        frames = self.frames.at_hand(units)
-        if frames is None or not self._lay_out_rows(work, units, frames):
-            _Gathered(self, work, units).begin()
+        error: BaseException | None = None
+        try:
+            frames = self.frames.at_hand(units)
+            is_done = frames is not None and self._lay_out_rows(work, units, frames)
+        except BaseException as raised:  # noqa: BLE001  thread boundary: raised where the batch is asked for
+            error, is_done = raised, True
+        if is_done:
+            self.done(work, error)
         else:
-            self.done(work, None)
+            _Gathered(self, work, units).begin()
 
     def _lay_out_rows(self, work: Work, units: NDArray[np.int64], frames: NDArray[np.int64]) -> bool:
         """Copy the fields of a batch from its frames, and check them; False if that was not to be (see `copy_rows`)."""

@@ -431,3 +431,19 @@ def test_when_all_blocks_are_there_batches_neither_claim_nor_read(monkeypatch):
     assert 0 < len(claims) <= len(found) // 4
     alone, _ = contents(make_loader(store, epochs=4, gather_bytes=0))
     assert found == alone
+
+
+def test_an_error_where_blocks_are_at_hand_is_that_of_the_batch_and_the_next_request_tries_anew(monkeypatch):
+    with make_loader(STORES["a block"], batch=5, prefetch_bytes=0) as loader:
+        batches = iter(loader)
+        seen = [next(batches).step for _ in range(3)]
+
+        def fail(*_):
+            raise ArithmeticError("odd")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("stoker.feed.gatherer.copy_rows", fail)
+            for _ in range(2):
+                with pytest.raises(ArithmeticError, match="odd"):
+                    next(batches)
+        assert seen + [batch.step for batch in batches] == list(range(20))
