@@ -136,6 +136,13 @@ class ChildFeeder:
     def _receive(self, step: int, since_ns: int, *, goes_on: bool) -> tuple[Made, list[int]]:
         """The message that brings `step`. Raises what the feeder says went wrong with it."""
         deadline_s = since_ns / 1e9 + self._hello.deadline_s + _GRACE_S
+        self._loans.waits = True  # before it is looked at what has died
+        try:
+            return self._await(step, since_ns, deadline_s, goes_on=goes_on)
+        finally:
+            self._loans.waits = False
+
+    def _await(self, step: int, since_ns: int, deadline_s: float, *, goes_on: bool) -> tuple[Made, list[int]]:
         while True:
             child = self._running()
             try:
@@ -184,9 +191,10 @@ class ChildFeeder:
         """Go on at `step`, and forget what was pushed and not taken."""
         self._number += 1
         self._taken_count = 0
+        kept = list(self._loans.live.copy())  # first: what dies from now on is in both, never in neither
         dead = list(self._loans.untold.copy())
         self._page[Word.LENT] = self._loans.nbytes
-        seek = Seek(self._number, step, since_ns, list(self._loans.live.copy()))
+        seek = Seek(self._number, step, since_ns, kept, dead)
         if child.channel.send(encode(seek), timeout_s=self._left_s(deadline_s)):
             self._loans.forget(dead)  # they are not among those alive any more
 

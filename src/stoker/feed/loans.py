@@ -39,14 +39,16 @@ class Loans:
         self.untold: dict[int, Loan] = {}  # those that have died, and of which the feeder is not told yet
         self.channel: Channel | None = None
         self.next_number = 0
+        self.waits = False  # training waits for a batch: it may be this memory that is missing
         self._free_bytes = 0
 
     def returned(self, number: int) -> None:
         """The loan has died: its slot is free, once the feeder knows."""
-        loan = self.live.pop(number, None)
+        loan = self.live.get(number)
         if loan is None:
             return
-        self.untold[number] = loan
+        self.untold[number] = loan  # before it is alive no more: it is always known as one of the two
+        self.live.pop(number, None)
         self._tell_if(_UNTOLD_RATIO)
 
     def tell_before_wait(self) -> None:
@@ -56,7 +58,8 @@ class Loans:
 
     def _tell_if(self, ratio: float) -> None:
         untold = self.untold.copy()
-        if len(untold) >= _UNTOLD_MAX or sum(map(_SLOT_BYTES, untold.values())) >= ratio * self._free_bytes:
+        are_many = len(untold) >= _UNTOLD_MAX or sum(map(_SLOT_BYTES, untold.values())) >= ratio * self._free_bytes
+        if self.waits or are_many:
             self.tell()
 
     def tell(self) -> None:

@@ -117,3 +117,25 @@ def test_a_loan_that_dies_while_others_are_told_is_not_lost(loans, monkeypatch):
     gc.collect()
     assert sorted(number for each in loans.channel.told for number in each.loans) in ([0, 0, 1], [0, 1])
     assert loans.untold == {}
+
+
+def test_while_training_waits_each_is_told_at_once(loans):
+    loans.adapt(1 << 40)
+    loans.waits = True
+    lend(loans, 0)
+    loans.returned(0)
+    assert loans.channel.told == [Release([0])]
+
+
+def test_a_loan_that_dies_is_at_any_time_alive_or_not_told_yet(loans):
+    class Live(dict):
+        def pop(self, number, default=None):
+            assert number in loans.untold
+            return super().pop(number, default)
+
+    loans.adapt(1 << 40)
+    loans.live = Live()
+    lend(loans, 0)
+    loans.returned(0)
+    assert list(loans.untold) == [0]
+    assert loans.live == {}
