@@ -204,3 +204,16 @@ def test_an_interpreter_that_cannot_be_run_is_said_with_why(tmp_path, monkeypatc
     with pytest.raises(UnsupportedError, match="cannot start a child process: ") as caught:
         Child.start("answering")
     assert (caught.value.where, hint in caught.value.hint) == (str(place), True)
+
+
+def test_what_another_thread_reaps_at_the_end_of_the_process_is_no_error(monkeypatch):
+    class Process:
+        returncode = None
+
+        def poll(self):
+            child_module._running.clear()  # as a thread that lets go of a feeder does meanwhile
+
+    processes = [Process(), Process()]
+    monkeypatch.setattr(child_module, "_running", dict(enumerate(processes)))
+    child_module._reap_all()
+    assert [each.returncode for each in processes] == [0, 0]
