@@ -181,8 +181,8 @@ def _reap() -> None:
 
 @atexit.register
 def _reap_all() -> None:
-    """At the end of this process: those that were told to end do, or are killed; the others live on. Threads that let go
-    of a feeder may still run, and reap, too.
+    """At the end of this process: those that were told to end do, or are killed; the others live on. Threads that let
+    go of a feeder may still run, and reap, too.
     """
     for pid, process in list(_running.items()):
         if pid in _leaving:
