@@ -102,7 +102,7 @@ class ChildFeeder:
         with self._one_request:
             goes_on, self._next = self._next == step, None  # whatever interrupts this: the next one seeks
             found = self._take_pushed(step) if goes_on and self._hello.prefetch_bytes else None
-            made, files = found or self._wait_for(step, since_ns, goes_on=goes_on)
+            made, files = found or self._receive(step, since_ns, goes_on=goes_on)
             wire = hear_batch(made, self._lend(made, files), self._namer)
             self._taken_count += 1
             self._since_death_count += 1
@@ -133,17 +133,16 @@ class ChildFeeder:
         self._early = message, found[1]
         return None
 
-    def _wait_for(self, step: int, since_ns: int, *, goes_on: bool) -> tuple[Made, list[int]]:
-        """As `_receive`; meanwhile the feeder is told at once of memory that others let go."""
-        self._loans.is_waiting = True
-        try:
-            return self._receive(step, since_ns, goes_on=goes_on)
-        finally:
-            self._loans.is_waiting = False
-
     def _receive(self, step: int, since_ns: int, *, goes_on: bool) -> tuple[Made, list[int]]:
         """The message that brings `step`. Raises what the feeder says went wrong with it."""
         deadline_s = since_ns / 1e9 + self._hello.deadline_s + _GRACE_S
+        self._loans.is_waiting = True  # before it is looked at what has died
+        try:
+            return self._await(step, since_ns, deadline_s, goes_on=goes_on)
+        finally:
+            self._loans.is_waiting = False
+
+    def _await(self, step: int, since_ns: int, deadline_s: float, *, goes_on: bool) -> tuple[Made, list[int]]:
         while True:
             child = self._running()
             try:
@@ -192,9 +191,10 @@ class ChildFeeder:
         """Go on at `step`, and forget what was pushed and not taken."""
         self._number += 1
         self._taken_count = 0
+        kept = list(self._loans.live.copy())  # first: what dies from now on is in both, never in neither
         dead = list(self._loans.untold.copy())
         self._page[Word.LENT] = self._loans.nbytes
-        seek = Seek(self._number, step, since_ns, list(self._loans.live.copy()))
+        seek = Seek(self._number, step, since_ns, kept, dead)
         if child.channel.send(encode(seek), timeout_s=self._left_s(deadline_s)):
             self._loans.forget(dead)  # they are not among those alive any more
 

@@ -45,10 +45,11 @@ class Loans:
 
     def returned(self, number: int) -> None:
         """The loan has died: its slot is free, once the feeder knows."""
-        loan = self.live.pop(number, None)
+        loan = self.live.get(number)
         if loan is None:
             return
-        self.untold[number] = loan
+        self.untold[number] = loan  # before it is alive no more: it is always known as one of the two
+        self.live.pop(number, None)
         self._tell_if(0 if self.is_waiting else _UNTOLD_RATIO)
 
     def tell_before_wait(self) -> None:

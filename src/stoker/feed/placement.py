@@ -37,7 +37,7 @@ class Work:
     where its bytes lie: in `slot`, or in ordinary memory if that is None. `reserved` is kept for what decoding and a
     map give. `times` are those of StageTimes, as far as known; `encoded` says for each field where the bytes lie that
     were decoded, and nothing after a map. `reply` stands when it is ready, and its memory is `lent` then: the slot
-    returns when the reply and all views are gone.
+    returns when the reply and all views are gone. `again`: no fault of its own ended it.
     """
 
     step: int
@@ -57,6 +57,7 @@ class Work:
     lent: bool = False
     handed_over: bool = False
     dropped: bool = False
+    again: bool = False
 
 
 class Placement:

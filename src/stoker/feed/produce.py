@@ -307,7 +307,7 @@ class Producer:
             self._arena.wake()
             if error is not None and not work.dropped:
                 del self._works[work.step]
-                told = self._replacements.note(work.plan.ordered, error, work.plan.keys)
+                told = None if work.again else self._replacements.note(work.plan.ordered, error, work.plan.keys)
                 if told is None:
                     self._frontier = min(self._frontier, work.step)  # it is made once more
                 else:

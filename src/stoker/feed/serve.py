@@ -132,6 +132,7 @@ class Server(Producer):
     def _seek(self, seek: Seek) -> None:
         kept = set(seek.kept)
         with self._changed:
+            self._return(seek.dead)
             for number in [number for number in self._loans if number not in kept]:
                 work = self._loans.pop(number).work
                 if work is None:
@@ -155,17 +156,20 @@ class Server(Producer):
 
     def _release(self, numbers: Sequence[int]) -> None:
         with self._changed:
-            for number in numbers:
-                loan = self._loans.pop(number, None)
-                if loan is None:
-                    continue
-                if loan.work is not None:
-                    self._placement.hand_over(loan.work)
-                    loan.work.reply = None
-                self._dead.append(loan.memory)
-                del loan
+            self._return(numbers)
             if self._asked is not None or are_enough(len(self._dead), len(self._loans)):
                 self._dead.clear()  # the last references: the slots return
+
+    def _return(self, numbers: Sequence[int]) -> None:
+        """These loans have died; with the lock held."""
+        for number in numbers:
+            loan = self._loans.pop(number, None)
+            if loan is None:
+                continue
+            if loan.work is not None:
+                self._placement.hand_over(loan.work)
+                loan.work.reply = None
+            self._dead.append(loan.memory)
 
     def _left_s(self) -> float | None:
         with self._changed:

@@ -32,12 +32,15 @@ NOWHERE: Final = -1  # the offset of a batch that lies in memory of its own
 
 
 class Seek(msgspec.Struct, array_like=True, tag=True):
-    """Go on at `step`, which the trainer waits for since `since_ns`. Only the loans in `kept` are still alive."""
+    """Go on at `step`, which the trainer waits for since `since_ns`. Only the loans in `kept` are still alive. Those in
+    `dead` were taken, and may have been written to; what is in neither was never taken.
+    """
 
     number: int
     step: int
     since_ns: int
     kept: list[int]
+    dead: list[int]
 
 
 class Wait(msgspec.Struct, array_like=True, tag=True):

@@ -2,7 +2,7 @@
 
 The first sample of a batch shows what its results take; the rest of the batch waits for that, later batches do not.
 What comes out is what one thread would have made of it, whatever the number of workers: a worker that dies is started
-anew, and its micro-batch is done again.
+anew, and the batch that it was at is made once more from its bytes, which a function may have written to.
 """
 
 from __future__ import annotations
@@ -68,6 +68,10 @@ def start_workers(count: int) -> list[Child]:
     return [Child.start(MODULE, dies_with_thread=True) for _ in range(count)]
 
 
+class _Spoilt(Exception):
+    """A process ended in the middle of a micro-batch: the batch is to be read and decoded anew."""
+
+
 @dataclass(slots=True, eq=False)
 class _Mapping:
     """A batch on its way through the workers. `memory` is the loan of its bytes, which lie in `slot` or apart."""
@@ -116,6 +120,7 @@ class MapPool:
         self._finish = finish
         self._changed = threading.Condition()
         self._mappings: list[_Mapping] = []
+        self._ends: dict[tuple[int, int], list[int]] = {}  # step and start of a micro-batch -> where processes ended
         self._stopped = False
         self._workers: list[_Worker] = []
         self._hatched: list[Child] = []
@@ -219,10 +224,9 @@ class MapPool:
         self._settle(mapping)
 
     def _converse(self, worker: _Worker, mapping: _Mapping, start: int, stop: int) -> Mapped | NotMapped:
-        """Have a micro-batch mapped, by another process if the one that does it dies."""
-        how, why = "", ""
-        rows: list[int] = []  # where a process ended
-        while len(rows) < _TRIES and not (rows and rows[-1] >= 0 and rows.count(rows[-1]) >= _TRIES_A_SAMPLE):
+        """Have a micro-batch mapped. Raises _Spoilt if the process dies at a sample, which may have been written to."""
+        rows = self._ends.setdefault((mapping.work.step, start), [])
+        while True:
             try:
                 worker.prepare()
                 worker.send(mapping, start, stop)
@@ -233,11 +237,14 @@ class MapPool:
                     self._show(mapping, answer)
                     worker.tell_target(mapping)
             except EOFError:
-                rows.append(worker.row())
+                rows.append(row := worker.row())
                 how, why = worker.bury(silent=self._stopped)
                 if self._stopped:
                     raise ClosedError("the loader is closed") from None
-        raise _died_again(mapping.work.plan.keys, range(start, stop), rows, how, why)
+                if len(rows) >= _TRIES or (row >= 0 and rows.count(row) >= _TRIES_A_SAMPLE):
+                    raise _died_again(mapping.work.plan.keys, range(start, stop), rows, how, why) from None
+                if row >= 0:
+                    raise _Spoilt from None
 
     def _show(self, mapping: _Mapping, shown: Shown) -> None:
         """Find room for what the map gives, and let the rest of the batch begin."""
@@ -261,6 +268,9 @@ class MapPool:
         elif error is None:
             error = ClosedError("the loader is closed") if self._stopped else None
         mapping.memory = np.empty(0, np.uint8)
+        work.again = isinstance(error, _Spoilt)
+        for start, _ in () if work.again else cut_batch(mapping.count, self._worker_count):
+            self._ends.pop((work.step, start), None)
         self._finish(work, error)
 
     def _give_up(self) -> None:

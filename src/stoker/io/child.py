@@ -181,8 +181,10 @@ def _reap() -> None:
 
 @atexit.register
 def _reap_all() -> None:
-    """At the end of this process: those that were told to end do, or are killed; the others live on."""
-    for pid, process in _running.items():
+    """At the end of this process: those that were told to end do, or are killed; the others live on. Threads that let
+    go of a feeder may still run, and reap, too.
+    """
+    for pid, process in list(_running.items()):
         if pid in _leaving:
             try:
                 process.wait(_LEAVE_S)

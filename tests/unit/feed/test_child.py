@@ -271,6 +271,47 @@ def test_all_slots_lent_ends_in_copies_and_a_slot_that_returns_ends_the_copying(
     assert data.stats().copied_batches == 0
 
 
+@pytest.mark.parametrize("kind", ["child", "inline"])
+@pytest.mark.parametrize("shuffle", ["window", False])
+def test_what_training_writes_into_a_batch_is_not_in_it_when_it_is_read_again(place, load, kind, shuffle):
+    expected = [content(batch) for batch in load(place, "inline", shuffle=shuffle)]
+    data = load(place, kind, shuffle=shuffle)
+    for _ in range(2):
+        for batch in data:
+            assert content(batch) == expected[batch.step]
+            batch["x.npy"][:] = -1
+            batch.jagged("bin").values[:] = 255
+            del batch
+        if shuffle:
+            data.seek(data.position(after=-1))
+
+
+def test_a_single_slot_that_returns_while_training_waits_is_used_for_what_it_waits_for(place, load, until):
+    slots = 12
+    data = load(
+        place,
+        describe=lambda d: d.fields("x.npy"),
+        batch=4,
+        epochs=4,
+        prefetch_bytes=slots * 640,
+        patience_s=30,
+        deadline_s=5,
+    )
+    loop = iter(data)
+    held = [next(loop)]
+    until(lambda: data.stats().ready_batches == slots - 1)
+    held += [next(loop) for _ in range(slots - 1)]
+    steps = []
+    waiting = threading.Thread(target=lambda: steps.append(next(loop).step))
+    waiting.start()
+    until(lambda: data._feeder._loans.is_waiting)
+    time.sleep(0.02)  # it has said so
+    del held[3]
+    waiting.join()
+    assert steps == [slots]
+    assert data.stats().copied_batches == 0
+
+
 def test_a_closed_loader_holds_no_file_and_no_memory_and_still_says_what_it_did(place, load):
     gc.collect()  # what errors of other tests hold
     before = open_files()

@@ -130,3 +130,17 @@ def test_while_training_waits_each_is_told_as_it_dies(loans):
     loans.returned(2)
     assert loans.channel.told == [Release([0, 1])]
     assert list(loans.untold) == [2]
+
+
+def test_a_loan_that_dies_is_at_any_time_alive_or_not_told_yet(loans):
+    class Live(dict):
+        def pop(self, number, default=None):
+            assert number in loans.untold
+            return super().pop(number, default)
+
+    loans.adapt(1 << 40)
+    loans.live = Live()
+    lend(loans, 0)
+    loans.returned(0)
+    assert list(loans.untold) == [0]
+    assert loans.live == {}

@@ -32,7 +32,9 @@ from stoker.feed.wire import (
 NOTHING = np.zeros(0, np.uint8)
 
 
-@pytest.mark.parametrize("message", [Seek(3, 7, 1 << 60, [1, 5]), Seek(0, 0, 0, []), Wait(1, 2, 3), Release([9, 10])])
+@pytest.mark.parametrize(
+    "message", [Seek(3, 7, 1 << 60, [1, 5], [2]), Seek(0, 0, 0, [], []), Wait(1, 2, 3), Release([9, 10])]
+)
 def test_what_the_trainer_says_arrives(message):
     assert decode_from_trainer(encode(message)) == message
 

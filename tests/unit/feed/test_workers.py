@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -186,6 +187,27 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_changes(place, load, ca
     assert seen == expected
     assert dead
     assert "ended: SIGKILL; another one does its samples again" in caplog.text
+
+
+def test_what_a_function_wrote_into_its_samples_before_it_was_killed_is_not_mapped_twice(place, load, tmp_path):
+    once = str(tmp_path / "killed")
+
+    def invert(sample):
+        sample["bin"][:] = bytes(255 - each for each in sample["bin"])
+        if sample["json"]["i"] % 10 == 7 and not (mark := Path(f"{once}{sample['json']['i']}")).exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"bin": bytes(sample["bin"])}
+
+    plain = {
+        key: bytes(255 - each for each in data)
+        for batch in load(place, "inline", lambda d: d)
+        for key, data in zip(batch.sample_keys, batch["bin"], strict=True)
+    }
+    data = load(place, "inline", lambda d: d.map(invert), map_workers=2)
+    seen = {key: bytes(value) for batch in data for key, value in zip(batch.sample_keys, batch["bin"], strict=True)}
+    assert len(list(tmp_path.iterdir())) == 6
+    assert seen == plain
 
 
 def test_a_sample_that_kills_every_worker_is_named_with_the_signal(place, load):

@@ -212,3 +212,16 @@ def test_a_finder_of_modules_that_finds_no_specifications_is_passed_over(monkeyp
     spec = child_module._spec_of("xxhash")
     assert spec is not None
     assert spec.name == "xxhash"
+
+
+def test_what_another_thread_reaps_at_the_end_of_the_process_is_no_error(monkeypatch):
+    class Process:
+        returncode = None
+
+        def poll(self):
+            child_module._running.clear()  # as a thread that lets go of a feeder does meanwhile
+
+    processes = [Process(), Process()]
+    monkeypatch.setattr(child_module, "_running", dict(enumerate(processes)))
+    child_module._reap_all()
+    assert [each.returncode for each in processes] == [0, 0]
