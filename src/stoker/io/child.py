@@ -113,8 +113,8 @@ class Child:
         return False
 
     def end(self, timeout_s: float) -> Ended:
-        """Tell it to end, wait, and kill it if it has not ended after `timeout_s`, or at once if it is stopped and hears
-        nothing; returns how it ended. What it sent before can still be received. Idempotent.
+        """Tell it to end, wait, and kill it if it has not ended after `timeout_s`, or at once if it is stopped and
+        hears nothing; returns how it ended. What it sent before can still be received. Idempotent.
         """
         self.channel.shut()
         if self.is_stopped() or not self._wait(timeout_s):

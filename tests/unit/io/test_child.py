@@ -130,8 +130,9 @@ def test_a_stopped_child_is_not_waited_for_when_it_is_to_end(start, monkeypatch)
     deadline = time.monotonic() + 10
     while not child.is_stopped():
         assert time.monotonic() < deadline
-    monkeypatch.setattr(child, "_wait", lambda timeout_s: pytest.fail(f"waited for {timeout_s} s"))
-    assert str(child.end(60)) == "SIGKILL"
+    with monkeypatch.context() as patch:
+        patch.setattr(child, "_wait", lambda timeout_s: pytest.fail(f"waited for {timeout_s} s"))
+        assert str(child.end(60)) == "SIGKILL"
 
 
 def test_one_that_is_let_go_ends_and_is_forgotten(start):
