@@ -140,6 +140,10 @@ class Work:
         else:
             VICTIM.train(str(spare), str(place), 20)
 
+    def took_less(self, place):
+        """Whether a run left out what was measured: on a busy machine a step that a newer one overtakes."""
+        return self.name == "drain" and 10 not in VICTIM.steps(LocalStore(place), take_far_inventory)
+
     def check(self, place, spare, done):
         """A reader sees all of it, or what was there before; nothing is unfinished, a pack's shards excepted."""
         names = [str(path.relative_to(place)) for path in place.rglob("*")] if place.exists() else []
@@ -202,15 +206,16 @@ def measure(disk, work, places):
 
 
 def try_full(disk, work, places, **limits):
-    """Whether it failed, as it should, and was finished when there was space."""
+    """Whether it failed, as it should unless it took less, and was finished when there was space."""
     place, spare = places
     work.prepare(place, spare)
     with disk.full(**limits):
         failed = fails(work, places)
+    as_it_should = failed or work.took_less(place)
     work.check(place, spare, done=not failed)
     work.run(place, spare)
     work.check(place, spare, done=True)
-    return failed
+    return as_it_should
 
 
 def fails(work, places):
