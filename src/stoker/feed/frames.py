@@ -119,8 +119,8 @@ class Frames:
         return Claim(frames, unit, frame, awaited)
 
     def at_hand(self, units: Int64s) -> Int64s | None:
-        """The frames of units that are all there and can lose none: each unit has room for itself. For the thread that
-        claims; what it does with them before it claims again needs no claim. None if they are not.
+        """The frames of units that are all there, where each unit has room for itself; None if they are not. For the
+        thread that claims: no other gives frames away, so what it does with them before it claims again needs no claim.
         """
         if not self._keeps_all:
             return None

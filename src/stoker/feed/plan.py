@@ -131,7 +131,7 @@ class BatchPlan:
         """The step of the batch."""
         return self.ordered.step
 
-    @property
+    @cached_property
     def has_checksums(self) -> bool:
         """Whether any field of any sample has one."""
         return bool(self.crc32cs.size) and int(self.crc32cs.max()) != NO_CHECKSUM

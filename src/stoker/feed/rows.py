@@ -10,10 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from stoker.dataset.open import NO_CHECKSUM
 from stoker.errors import Truncated
 from stoker.feed.fetch import SampleReader
 from stoker.feed.plan import BatchPlan
@@ -58,7 +54,6 @@ class RowPace:
         self.joined = joined
         self._store = store
         self._scattering = store if isinstance(store, ScatteringStore) else None  # to ask costs 10 us
-        self._unchecked: NDArray[np.int64] | None = None
         self._was_odd = False
         self.row_s = 0.0  # running mean
 
@@ -82,12 +77,7 @@ class RowPace:
 
     def joins(self, plan: BatchPlan) -> bool:
         """Whether rows of a batch are read several at a time, where they are quick to read."""
-        if self._scattering is None:
-            return False
-        column = plan.crc32cs
-        if column is not self._unchecked and column.size and int(column.max()) == NO_CHECKSUM:
-            self._unchecked = column  # windows of tokens share theirs
-        return column is self._unchecked
+        return self._scattering is not None and plan.crc32cs.size > 0 and not plan.has_checksums
 
 
 class RowReader:
